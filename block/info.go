@@ -1,0 +1,55 @@
+package block
+
+import "sync/atomic"
+
+// Info is what a node says of itself. The driver makes one when it opens and
+// keeps it for the node's life; only Size and Limits change, atomically.
+type Info struct {
+	// Driver is the registered name, Filename what a person calls the
+	// thing: a path, a URI, or a description.
+	Driver, Filename string
+	// ReadOnly nodes refuse every change with EROFS.
+	ReadOnly bool
+	// WriteFlags and ZeroFlags are those that Pwritev and WriteZeroes serve
+	// natively. FUA not among WriteFlags is emulated by a flush.
+	WriteFlags, ZeroFlags Flags
+	// Inline promises that reads and writes never wait for a device: the
+	// content is in memory. Callers may then serve requests in place.
+	Inline bool
+	// MultiConn promises that a flush through one connection covers writes
+	// completed through every other.
+	MultiConn bool
+	// Abilities are optional, of this very node; nil where it has none.
+	// They are looked up when an edge is made and never inherited.
+	Abilities Abilities
+
+	size   atomic.Int64
+	limits atomic.Pointer[Limits]
+}
+
+// Abilities are what a node may offer beyond the methods of Node.
+type Abilities struct {
+	// Mapper offers the fast lane.
+	Mapper Mapper
+	// Explain says in sentences how the node came to its decisions
+	// (engine, alignment, cache), one a line, for people.
+	Explain func() []string
+}
+
+// Size is the length of the content in bytes.
+func (i *Info) Size() int64 { return i.size.Load() }
+
+// SetSize publishes a new size; drivers only.
+func (i *Info) SetSize(n int64) { i.size.Store(n) }
+
+// Limits is the current set; never nil once the node is open.
+func (i *Info) Limits() *Limits { return i.limits.Load() }
+
+// SetLimits publishes a new set; drivers only. It panics where l breaks the
+// rules of Limits: that is a driver's mistake, not an input's.
+func (i *Info) SetLimits(l *Limits) {
+	if err := l.Validate(); err != nil {
+		panic("block: " + i.Driver + ": " + err.Error())
+	}
+	i.limits.Store(l)
+}

@@ -1,0 +1,311 @@
+package block
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Values are the options of one node and, under dotted names, of the nodes
+// below it: {"driver": "raw", "file.driver": "file", "file.filename": "a"}.
+type Values map[string]string
+
+// OptType says how an option's value is written.
+type OptType uint8
+
+// The types of options.
+const (
+	OptString OptType = iota
+	OptBool           // on or off
+	OptSize           // bytes, with an optional suffix: 4096, 64K, 1.5G
+	OptInt
+	OptEnum // one of Enum
+	OptNode // a child: a node's name, or options under NAME.…
+)
+
+// Option describes one option of a driver: data, so that help, validation,
+// completion and documentation come from one place.
+type Option struct {
+	Name, Help string
+	Type       OptType
+	Default    string
+	Enum       []string
+	Required   bool
+}
+
+// ParseOptions reads the comma form, driver=file,filename=disk.img: a comma in
+// a value is doubled. A bare name means name=on.
+func ParseOptions(s string) (Values, error) {
+	vals := Values{}
+	for s != "" {
+		var item string
+		item, s = cutItem(s)
+		k, v, ok := strings.Cut(item, "=")
+		if !ok {
+			v = "on"
+		}
+		if k == "" {
+			return nil, Errorf(syscall.EINVAL, "option %q has no name; write name=value,name=value", item)
+		}
+		if _, dup := vals[k]; dup {
+			return nil, Errorf(syscall.EINVAL, "option %q is given twice", k)
+		}
+		vals[k] = v
+	}
+	return vals, nil
+}
+
+// cutItem takes the text up to the first single comma.
+func cutItem(s string) (item, rest string) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == ',' {
+			if i+1 == len(s) || s[i+1] != ',' {
+				return b.String(), s[i+1:]
+			}
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String(), ""
+}
+
+// MaxOptionDepth bounds how deep nodes may be nested in one description.
+const MaxOptionDepth = 64
+
+// ParseJSONOptions reads the object form, {"driver":"raw","file":{…}}; what
+// the reference writes after json:.
+func ParseJSONOptions(text []byte) (Values, error) {
+	dec := json.NewDecoder(strings.NewReader(string(text)))
+	dec.UseNumber()
+	var tree map[string]any
+	if err := dec.Decode(&tree); err != nil {
+		return nil, Errorf(syscall.EINVAL, "the JSON description of a disk does not parse: %v", err)
+	}
+	if dec.More() {
+		return nil, Errorf(syscall.EINVAL, "there is text after the JSON description of a disk")
+	}
+	vals := Values{}
+	return vals, vals.flatten("", tree, 0)
+}
+
+// FlattenOptions turns a tree of options, as from YAML, into Values.
+func FlattenOptions(tree map[string]any) (Values, error) {
+	vals := Values{}
+	return vals, vals.flatten("", tree, 0)
+}
+
+func (v Values) flatten(prefix string, tree map[string]any, depth int) error {
+	if depth > MaxOptionDepth {
+		return Errorf(syscall.EINVAL, "the description of a disk is nested deeper than %d", MaxOptionDepth)
+	}
+	for k, x := range tree {
+		name := prefix + k
+		switch x := x.(type) {
+		case map[string]any:
+			if err := v.flatten(name+".", x, depth+1); err != nil {
+				return err
+			}
+		case string:
+			v[name] = x
+		case bool:
+			v[name] = onOff(x)
+		case json.Number:
+			v[name] = x.String()
+		case int, int64, uint64, float64:
+			v[name] = fmt.Sprint(x)
+		case []any:
+			for i, e := range x {
+				if err := v.flatten(name+".", map[string]any{strconv.Itoa(i): e}, depth+1); err != nil {
+					return err
+				}
+			}
+		default:
+			return Errorf(syscall.EINVAL, "option %q: a value of this kind (%T) is not possible here", name, x)
+		}
+	}
+	return nil
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+// Sub is the options under name, without that prefix; nil where there are none.
+func (v Values) Sub(name string) Values {
+	var sub Values
+	for k, x := range v {
+		if rest, ok := strings.CutPrefix(k, name+"."); ok {
+			if sub == nil {
+				sub = Values{}
+			}
+			sub[rest] = x
+		}
+	}
+	return sub
+}
+
+// String writes the comma form, driver first, for messages and commands.
+func (v Values) String() string {
+	keys := make([]string, 0, len(v))
+	for k := range v {
+		keys = append(keys, k)
+	}
+	sort.Slice(keys, func(i, j int) bool {
+		if (keys[i] == "driver") != (keys[j] == "driver") {
+			return keys[i] == "driver"
+		}
+		return keys[i] < keys[j]
+	})
+	for i, k := range keys {
+		keys[i] = k + "=" + strings.ReplaceAll(v[k], ",", ",,")
+	}
+	return strings.Join(keys, ",")
+}
+
+// ParseSize reads a size in bytes: digits with an optional fraction and a
+// suffix K, M, G, T, P or E (powers of 1024; B and iB may follow).
+func ParseSize(s string) (int64, error) {
+	num, mult := strings.TrimSpace(s), 1.0
+	shift := 0
+	low := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(num), "B"), "I")
+	if n := len(low); n > 0 {
+		if i := strings.IndexByte("KMGTPE", low[n-1]); i >= 0 {
+			shift = 10 * (i + 1)
+			low = low[:n-1]
+		}
+	}
+	mult = float64(int64(1) << shift)
+	if n, err := strconv.ParseInt(low, 10, 64); err == nil && n >= 0 && n <= (1<<63-1)>>shift {
+		return n << shift, nil
+	}
+	f, err := strconv.ParseFloat(low, 64)
+	if err != nil || f < 0 || f*mult >= 1<<63 || strings.ContainsAny(low, "XPN_") {
+		return 0, Errorf(syscall.EINVAL, "%q is not a size: write bytes, or a number with K, M, G, T, P or E, below 8E", s)
+	}
+	return int64(f * mult), nil
+}
+
+// FormatSize writes a size for people: 1 GiB, 1.5 MiB, 1000 bytes.
+func FormatSize(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	f, unit := float64(n), 0
+	for f >= 1024 && unit < 6 {
+		f, unit = f/1024, unit+1
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") + " " + "KMGTPE"[unit-1:unit] + "iB"
+}
+
+// Options are a driver's options as given, checked and with defaults: what
+// Driver.Open reads.
+type Options struct {
+	spec []Option
+	vals Values
+}
+
+// Check validates vals against the driver's table: unknown names, missing
+// ones, wrong values. common are accepted beside them.
+func (d *Driver) Check(vals Values) (*Options, error) {
+	for k, x := range vals {
+		name, _, nested := strings.Cut(k, ".")
+		o := findOption(d.Options, k)
+		if o == nil && nested {
+			if o = findOption(d.Options, name); o != nil && o.Type == OptNode {
+				continue
+			}
+			o = nil
+		}
+		if k == "driver" || k == "node-name" {
+			continue
+		}
+		if o == nil {
+			return nil, Errorf(syscall.EINVAL, "driver %s has no option %q; it has: %s", d.Name, k, optionNames(d.Options))
+		}
+		if err := o.check(x); err != nil {
+			return nil, fmt.Errorf("driver %s, option %s: %w", d.Name, k, err)
+		}
+	}
+	for _, o := range d.Options {
+		if _, ok := vals[o.Name]; o.Required && !ok && vals.Sub(o.Name) == nil {
+			return nil, Errorf(syscall.EINVAL, "driver %s needs the option %q (%s)", d.Name, o.Name, o.Help)
+		}
+	}
+	return &Options{d.Options, vals}, nil
+}
+
+func findOption(spec []Option, name string) *Option {
+	i := slices.IndexFunc(spec, func(o Option) bool { return o.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &spec[i]
+}
+
+func optionNames(spec []Option) string {
+	var names []string
+	for _, o := range spec {
+		names = append(names, o.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (o *Option) check(x string) error {
+	switch o.Type {
+	case OptBool:
+		if x != "on" && x != "off" {
+			return Errorf(syscall.EINVAL, "%q is neither on nor off", x)
+		}
+	case OptSize:
+		_, err := ParseSize(x)
+		return err
+	case OptInt:
+		if _, err := strconv.ParseInt(x, 10, 64); err != nil {
+			return Errorf(syscall.EINVAL, "%q is not a whole number", x)
+		}
+	case OptEnum:
+		if !slices.Contains(o.Enum, x) {
+			return Errorf(syscall.EINVAL, "%q is not possible; choose one of %s", x, strings.Join(o.Enum, ", "))
+		}
+	}
+	return nil
+}
+
+// Has reports whether the user gave the option.
+func (o *Options) Has(name string) bool { _, ok := o.vals[name]; return ok }
+
+// String is the option's value or its default. Asking for an option that the
+// driver's table lacks panics.
+func (o *Options) String(name string) string {
+	spec := findOption(o.spec, name)
+	if spec == nil {
+		panic("block: option " + name + " is not in the driver's table")
+	}
+	if x, ok := o.vals[name]; ok {
+		return x
+	}
+	return spec.Default
+}
+
+// Bool is the value of an on/off option.
+func (o *Options) Bool(name string) bool { return o.String(name) == "on" }
+
+// Size is the value in bytes, 0 where neither value nor default is there.
+func (o *Options) Size(name string) int64 {
+	n, _ := ParseSize(o.String(name)) // checked before, or empty
+	return n
+}
+
+// Int is the value of a whole-number option, 0 where it is not there.
+func (o *Options) Int(name string) int64 {
+	n, _ := strconv.ParseInt(o.String(name), 10, 64) // checked before, or empty
+	return n
+}

@@ -1,0 +1,213 @@
+package block
+
+import (
+	"errors"
+	"syscall"
+)
+
+// MaxRequest is the longest read or write in bytes, as in the reference: the
+// largest int32 rounded down to a sector.
+const MaxRequest = 1<<31 - 512
+
+// Preadv reads v.Len() bytes from off. Any alignment is served. After an error
+// v is undefined.
+func (c *Child) Preadv(rq *Req, off int64, v Vec, fl Flags) error {
+	n := v.Len()
+	err := c.check(PermRead, off, n)
+	if err == nil && n > 0 {
+		err = c.readTracked(rq, off, n, v, fl)
+	}
+	if err != nil {
+		return c.fail(OpRead, off, n, err)
+	}
+	return nil
+}
+
+// Pwritev writes v.Len() bytes at off. Any alignment is served; with FUA the
+// data is durable on return.
+func (c *Child) Pwritev(rq *Req, off int64, v Vec, fl Flags) error {
+	n := v.Len()
+	err := c.check(PermWrite, off, n)
+	if err == nil && n > 0 {
+		err = c.changeTracked(rq, OpWrite, off, n, v, fl)
+	}
+	if err != nil {
+		return c.fail(OpWrite, off, n, err)
+	}
+	return nil
+}
+
+// WriteZeroes makes [off, off+n) read as zeroes. Any alignment is served.
+func (c *Child) WriteZeroes(rq *Req, off, n int64, fl Flags) error {
+	err := c.checkRange(PermWrite, off, n)
+	if err == nil && n > 0 {
+		if c.ignoreDiscard {
+			fl &^= MayUnmap
+		}
+		err = c.changeTracked(rq, OpZero, off, n, nil, fl)
+	}
+	if err != nil {
+		return c.fail(OpZero, off, n, err)
+	}
+	return nil
+}
+
+// check is checkRange, for operations that carry data.
+func (c *Child) check(perm Perm, off, n int64) error {
+	if n > MaxRequest {
+		return errTooLong
+	}
+	return c.checkRange(perm, off, n)
+}
+
+func (c *Child) checkRange(perm Perm, off, n int64) error {
+	switch {
+	case off < 0 || n < 0 || off > c.info.Size()-n:
+		return errRange
+	case perm&PermWrite != 0 && c.info.ReadOnly:
+		return errReadOnly
+	case perm&^c.perm != 0:
+		return errPerm
+	}
+	return nil
+}
+
+// readTracked counts the read in flight and tries it, once more where the
+// limits turned out to be stale.
+func (c *Child) readTracked(rq *Req, off, n int64, v Vec, fl Flags) error {
+	rq.Took(PathSlow)
+	for again := false; ; again = true {
+		f := rq.push()
+		c.enter(f, off, off+n, fl&Serialising != 0)
+		err := c.read(f, off, n, v, fl&^Serialising)
+		c.leave(f)
+		rq.pop()
+		if !errors.Is(err, ErrLimitsChanged) {
+			return err
+		}
+		if again {
+			return syscall.EINVAL
+		}
+		rq.Took(PathRetried)
+	}
+}
+
+// changeTracked does the same for a write or write zeroes. An unaligned one is
+// serialising over the blocks that it reads, modifies and writes.
+func (c *Child) changeTracked(rq *Req, op Op, off, n int64, v Vec, fl Flags) error {
+	rq.Took(PathSlow)
+	for again := false; ; again = true {
+		l := c.info.Limits()
+		s := spanOf(off, off+n, c.info.Size(), l.WriteAlign)
+		if !s.aligned() {
+			s = spanOf(off, off+n, c.info.Size(), uint32(l.blockLen()))
+		}
+		f := rq.push()
+		c.enter(f, s.aOff, s.aEnd, fl&Serialising != 0 || !s.aligned())
+		err := c.change(f, op, s, v, fl&^Serialising, l)
+		c.leave(f)
+		rq.pop()
+		if !errors.Is(err, ErrLimitsChanged) {
+			return err
+		}
+		if again {
+			return syscall.EINVAL
+		}
+		rq.Took(PathRetried)
+	}
+}
+
+func (c *Child) change(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error {
+	if fl&FUA != 0 && c.in.flushLost.Load() {
+		return errFlushLost
+	}
+	var err error
+	if op == OpZero {
+		err = c.zero(f, s, fl, l)
+	} else {
+		err = c.write(f, s, v, fl, l)
+	}
+	if err != nil {
+		return err
+	}
+	return c.fuaByFlush(f, op, fl)
+}
+
+// enter counts the request in flight at the node; a serialising one is then
+// alone in its range.
+func (c *Child) enter(f *frame, off, end int64, serialising bool) {
+	f.barrier = serialising
+	waited := false
+	if serialising {
+		waited = c.in.track.enterBarrier(f, off, end)
+	} else {
+		waited = c.in.track.enter(f, off, end)
+	}
+	if waited {
+		f.rq.Took(PathSerialised)
+	}
+}
+
+func (c *Child) leave(f *frame) {
+	if f.barrier {
+		c.in.track.leaveBarrier(f)
+	} else {
+		c.in.track.leave(f)
+	}
+}
+
+// read chooses the way of a read that is in flight.
+func (c *Child) read(f *frame, off, n int64, v Vec, fl Flags) error {
+	l, size := c.info.Limits(), c.info.Size()
+	s := spanOf(off, off+n, size, l.ReadAlign)
+	if !s.aligned() {
+		f.rq.Took(PathPadded)
+		return c.readLinear(f, s, v, fl, l)
+	}
+	if why := l.misfit(v, s.end, size); why != 0 {
+		f.rq.Took(why)
+		return c.readLinear(f, s, v, fl, l)
+	}
+	f.rq.Took(PathDirect)
+	if l.fitsOnce(v, n) {
+		return c.nodeRead(f.rq, off, v, fl)
+	}
+	return c.split(f, OpRead, s, v, fl, l)
+}
+
+// write chooses the way of a write that is in flight.
+func (c *Child) write(f *frame, s span, v Vec, fl Flags, l *Limits) error {
+	fl &= c.info.WriteFlags
+	if !s.aligned() {
+		f.rq.Took(PathPadded | PathRMW)
+		if s.aEnd-s.aOff <= l.bounceLen(uint32(l.blockLen())) {
+			return c.modifyOnce(f, s, v, fl, l)
+		}
+		return c.modifyEnds(f, s, v, fl, l)
+	}
+	if why := l.misfit(v, s.end, c.info.Size()); why != 0 {
+		f.rq.Took(why)
+		return c.writeLinear(f, s, v, fl, l)
+	}
+	f.rq.Took(PathDirect)
+	if l.fitsOnce(v, s.end-s.off) {
+		return c.nodeWrite(f.rq, s.off, v, fl)
+	}
+	return c.split(f, OpWrite, s, v, fl, l)
+}
+
+// nodeRead and nodeWrite are where requests leave the edge for the driver.
+func (c *Child) nodeRead(rq *Req, off int64, v Vec, fl Flags) error {
+	c.count(rq, v)
+	return c.node.Preadv(rq, off, v, fl)
+}
+
+func (c *Child) nodeWrite(rq *Req, off int64, v Vec, fl Flags) error {
+	c.count(rq, v)
+	return c.node.Pwritev(rq, off, v, fl)
+}
+
+func (c *Child) count(rq *Req, v Vec) {
+	rq.queue.c.nodeCalls.Add(1)
+	rq.queue.c.nodeSegments.Add(uint64(len(v)))
+}

@@ -1,0 +1,103 @@
+package block
+
+import (
+	"context"
+
+	"github.com/platter-storage/platter/internal/bufpool"
+)
+
+// Req carries one request through the nodes below it: what it has tracked, the
+// memory it may reuse, where its statistics go, and the only means of waiting.
+// A Req serves one request at a time and is used again for the next; taking
+// and returning one costs no allocation and no clearing.
+//
+// Fields by when they are set, which is what keeps stale data out: ctx, depth,
+// path and start by Begin; a frame's fields by push, except vec (reused memory,
+// length set before use); buf by Get. The semaphores are empty at rest, but for
+// stray tokens in park.
+type Req struct {
+	queue  *Queue
+	ctx    context.Context // nil: never cancelled
+	depth  int
+	path   Path
+	start  int64
+	frames []*frame
+	park   chan struct{} // capacity 1; a stray token may be left in it
+	buf    bufpool.Waiter
+	bufOK  chan struct{} // capacity 1; exactly one token for each queued Get
+	next   *Req          // free list
+}
+
+// frame is what a request holds at one edge.
+type frame struct {
+	entry
+	rq  *Req
+	vec Vec // scratch for padded and split vectors
+	// fast lane only
+	child  *Child
+	op     Op
+	cookie uint64
+}
+
+// newReq makes a request object for q, with frames for the usual depth.
+func newReq(q *Queue) *Req {
+	rq := &Req{queue: q, park: make(chan struct{}, 1), bufOK: make(chan struct{}, 1)}
+	rq.buf.Ready = func(*bufpool.Waiter) { rq.bufOK <- struct{}{} }
+	for range 2 {
+		rq.frames = append(rq.frames, &frame{rq: rq})
+	}
+	return rq
+}
+
+// Context is the request's context, never nil.
+func (rq *Req) Context() context.Context {
+	if rq.ctx == nil {
+		return context.Background()
+	}
+	return rq.ctx
+}
+
+// SetContext bounds the request's waiting; nodes that wait look at it.
+func (rq *Req) SetContext(ctx context.Context) { rq.ctx = ctx }
+
+// Queue is where the request comes from.
+func (rq *Req) Queue() *Queue { return rq.queue }
+
+// Took notes that the request went the way p.
+func (rq *Req) Took(p Path) { rq.path |= p }
+
+// push enters one edge deeper. The frame is valid until pop.
+func (rq *Req) push() *frame {
+	if rq.depth == len(rq.frames) {
+		rq.frames = append(rq.frames, &frame{rq: rq})
+	}
+	f := rq.frames[rq.depth]
+	rq.depth++
+	return f
+}
+
+// pop leaves the edge.
+func (rq *Req) pop() { rq.depth-- }
+
+// wait parks until wake. It may return early: callers look again.
+func (rq *Req) wait() { <-rq.park }
+
+// wake ends one wait, now or the next. Any goroutine may call it.
+func (rq *Req) wake() {
+	select {
+	case rq.park <- struct{}{}:
+	default:
+	}
+}
+
+// getBuf gives a buffer of n bytes, waiting first come first served where the
+// pool is exhausted. n is at most bufpool.MaxBuf.
+func (rq *Req) getBuf(pool *bufpool.Pool, n int) []byte {
+	if !pool.Get(&rq.buf, n) {
+		rq.Took(PathBounceWait)
+		<-rq.bufOK
+	}
+	b := rq.buf.Buf
+	rq.buf.Buf = nil
+	return b
+}
