@@ -212,34 +212,44 @@ type Options struct {
 	vals Values
 }
 
-// Check validates vals against the driver's table: unknown names, missing
-// ones, wrong values. common are accepted beside them.
-func (d *Driver) Check(vals Values) (*Options, error) {
+// Check validates vals against the driver's table of options for opening:
+// unknown names, missing ones, wrong values.
+func (d *Driver) Check(vals Values) (*Options, error) { return d.checkAgainst(d.Options, vals) }
+
+// CheckCreate validates vals against the table for creating.
+func (d *Driver) CheckCreate(vals Values) (*Options, error) {
+	return d.checkAgainst(d.CreateOptions, vals)
+}
+
+// HasCreateOption reports whether the driver's table for creating has name.
+func (d *Driver) HasCreateOption(name string) bool { return findOption(d.CreateOptions, name) != nil }
+
+func (d *Driver) checkAgainst(spec []Option, vals Values) (*Options, error) {
 	for k, x := range vals {
-		name, _, nested := strings.Cut(k, ".")
-		o := findOption(d.Options, k)
-		if o == nil && nested {
-			if o = findOption(d.Options, name); o != nil && o.Type == OptNode {
-				continue
-			}
-			o = nil
-		}
-		if k == "driver" || k == "node-name" {
+		if k == "driver" || k == "node-name" || isNested(spec, k) {
 			continue
 		}
+		o := findOption(spec, k)
 		if o == nil {
-			return nil, Errorf(syscall.EINVAL, "driver %s has no option %q; it has: %s", d.Name, k, optionNames(d.Options))
+			return nil, Errorf(syscall.EINVAL, "driver %s has no option %q; it has: %s", d.Name, k, optionNames(spec))
 		}
 		if err := o.check(x); err != nil {
 			return nil, fmt.Errorf("driver %s, option %s: %w", d.Name, k, err)
 		}
 	}
-	for _, o := range d.Options {
+	for _, o := range spec {
 		if _, ok := vals[o.Name]; o.Required && !ok && vals.Sub(o.Name) == nil {
 			return nil, Errorf(syscall.EINVAL, "driver %s needs the option %q (%s)", d.Name, o.Name, o.Help)
 		}
 	}
-	return &Options{d.Options, vals}, nil
+	return &Options{spec, vals}, nil
+}
+
+// isNested reports whether k belongs to the node under one of the options.
+func isNested(spec []Option, k string) bool {
+	name, _, nested := strings.Cut(k, ".")
+	o := findOption(spec, name)
+	return nested && o != nil && o.Type == OptNode
 }
 
 func findOption(spec []Option, name string) *Option {
