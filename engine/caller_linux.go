@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/platter-storage/platter/internal/rawio"
+	"github.com/platter-storage/platter/internal/sys"
+)
+
+// caller does requests with blocking calls, for one goroutine at a time. Its
+// element array holds addresses as integers: the request keeps the memory
+// alive, and Go's heap does not move.
+type caller struct{ iov []iovec }
+
+// call does io and sets its result.
+func (c *caller) call(io *rawio.IO, f *File) {
+	var back backoff
+	res := c.once(io, f)
+	for res == -int(syscall.EINTR) && back.again() {
+		res = c.once(io, f)
+	}
+	setResult(io, res)
+	runtime.KeepAlive(io)
+}
+
+func (c *caller) once(io *rawio.IO, f *File) int {
+	switch {
+	case io.Kind == rawio.Fsync:
+		return rawFdatasync(f.fd)
+	case len(io.Vec) > MaxVec:
+		return -int(syscall.EINVAL)
+	case io.Kind == rawio.Write && io.Sync:
+		return c.writeSync(io, f)
+	case len(io.Vec) == 1 && io.Kind == rawio.Read:
+		return rawTransfer(unix.SYS_PREAD64, f.fd, io.Vec[0], io.Off)
+	case len(io.Vec) == 1:
+		return rawTransfer(unix.SYS_PWRITE64, f.fd, io.Vec[0], io.Off)
+	case io.Kind == rawio.Read:
+		return rawVectored(unix.SYS_PREADV, f.fd, c.fill(io.Vec), io.Off, 0)
+	}
+	return rawVectored(unix.SYS_PWRITEV, f.fd, c.fill(io.Vec), io.Off, 0)
+}
+
+// writeSync writes durably: in one call, or with a second one where the
+// kernel (before 4.7) or the file system does not know the flag.
+func (c *caller) writeSync(io *rawio.IO, f *File) int {
+	iov := c.fill(io.Vec)
+	res := rawVectored(unix.SYS_PWRITEV2, f.fd, iov, io.Off, unix.RWF_DSYNC)
+	if res != -int(syscall.ENOSYS) && res != -int(syscall.EOPNOTSUPP) {
+		return res
+	}
+	if res = rawVectored(unix.SYS_PWRITEV, f.fd, iov, io.Off, 0); res < 0 {
+		return res
+	}
+	if r := rawFdatasync(f.fd); r < 0 {
+		return r
+	}
+	return res
+}
+
+// fill lists vec's elements; the array grows to what was needed once.
+func (c *caller) fill(vec [][]byte) []iovec {
+	if cap(c.iov) < len(vec) {
+		c.iov = make([]iovec, max(len(vec), 64))
+	}
+	iov := c.iov[:len(vec)]
+	for i, b := range vec {
+		iov[i] = iovec{sys.Addr(b), uintptr(len(b))}
+	}
+	return iov
+}

@@ -1,0 +1,33 @@
+package engine
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The raw calls return a count, or an errno below 0.
+
+func rawTransfer(trap uintptr, fd int, b []byte, off int64) int {
+	n, _, errno := syscall.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(off), 0, 0)
+	return result(n, errno)
+}
+
+func rawVectored(trap uintptr, fd int, iov []iovec, off int64, flags uintptr) int {
+	n, _, errno := syscall.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)),
+		uintptr(off), uintptr(off>>32), flags)
+	return result(n, errno)
+}
+
+func rawFdatasync(fd int) int {
+	n, _, errno := syscall.Syscall(unix.SYS_FDATASYNC, uintptr(fd), 0, 0)
+	return result(n, errno)
+}
+
+func result(n uintptr, errno syscall.Errno) int {
+	if errno != 0 {
+		return -int(errno)
+	}
+	return int(n)
+}

@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/platter-storage/platter/internal/sys"
+)
+
+// maxRange is the most memory that one registered buffer may have.
+const maxRange = 1 << 30
+
+// optional are the set-up flags that a ring can do without, newest first: on
+// a kernel that does not know one the ring is made without it.
+var optional = []struct {
+	flag  uint32
+	owner Owner // the owner that has a use for it; AnyThread: everybody
+	name  string
+}{
+	{setupNoSQArray, AnyThread, "no submission array"},
+	{setupDeferTaskrun, Locked, "deferred completions"},
+	{setupSingleIssuer, Locked, "single issuer"},
+	{setupTaskrunFlag, Locked, "task-run flag"},
+	{setupCoopTaskrun, Locked, "cooperative completions"},
+	{setupSubmitAll, AnyThread, "submit all"},
+	{setupClamp, AnyThread, "clamp"},
+	{setupCQSize, AnyThread, "completion ring size"},
+}
+
+func newUring(cfg Config) (Queue, error) {
+	r, err := makeUring(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func makeUring(cfg Config) (*uring, error) {
+	r := &uring{notify: -1, refused: newDoneList(cfg.Depth)}
+	waitArg(&r.waitArg, &r.waitTime)
+	if errno := r.setup(cfg); errno != 0 {
+		return nil, fmt.Errorf("io_uring: %w: %s", ErrUnavailable, uringRefusal(errno))
+	}
+	if why := r.tooOld(); why != "" {
+		unix.Close(r.fd)
+		return nil, fmt.Errorf("io_uring: %w: %s", ErrUnavailable, why)
+	}
+	if err := r.mem.mapRing(r.fd, &r.params); err != nil {
+		unix.Close(r.fd)
+		return nil, fmt.Errorf("io_uring: mapping a ring of %d entries: %w", cfg.Depth, err)
+	}
+	if err := r.table.init(cfg.Depth); err != nil {
+		r.mem.unmap()
+		unix.Close(r.fd)
+		return nil, fmt.Errorf("io_uring: memory for %d slots: %w", cfg.Depth, err)
+	}
+	r.deferred = r.params.flags&setupDeferTaskrun != 0
+	r.enterFd = r.fd
+	if cfg.Owner == Locked {
+		r.nameRing()
+	}
+	r.haveFiles = uringRegisterEmptyFiles(r.fd, regFiles) == 0
+	r.registerBuffers(cfg.Buffers)
+	return r, nil
+}
+
+// setup makes the ring, with as many of the optional flags as the kernel takes.
+func (r *uring) setup(cfg Config) syscall.Errno {
+	var flags uint32
+	for _, o := range optional {
+		if o.owner == AnyThread || o.owner == cfg.Owner {
+			flags |= o.flag
+		}
+	}
+	drop := 0
+	for {
+		r.params = uringParams{flags: usable(flags), cqEntries: uint32(2*cfg.Depth + 2*MaxWatch)}
+		fd, errno := uringSetup(uint32(cfg.Depth), &r.params)
+		if errno == 0 {
+			r.fd = fd
+			return 0
+		}
+		if errno != syscall.EINVAL || drop == len(optional) {
+			return errno
+		}
+		flags &^= optional[drop].flag
+		drop++
+	}
+}
+
+// usable leaves out flags that contradict others: the kernel defers only for
+// a single issuer, and cooperates only when it does not defer.
+func usable(flags uint32) uint32 {
+	if flags&setupDeferTaskrun != 0 {
+		flags &^= setupCoopTaskrun
+	}
+	if flags&(setupDeferTaskrun|setupCoopTaskrun) == 0 {
+		flags &^= setupTaskrunFlag
+	}
+	return flags
+}
+
+// tooOld says what a ring lacks that this code cannot do without.
+func (r *uring) tooOld() string {
+	const need = featSingleMmap | featNoDrop | featSubmitStable
+	if r.params.features&need != need {
+		return fmt.Sprintf("the kernel's io_uring has features %#x and needs %#x: use Linux 5.6 or later, or aio=threads", r.params.features, need)
+	}
+	var probe uringProbe
+	if errno := uringOps(r.fd, &probe); errno != 0 {
+		return fmt.Sprintf("the kernel does not list its io_uring operations (%v): use Linux 5.6 or later, or aio=threads", errno)
+	}
+	for _, op := range []uint8{opReadv, opWritev, opFsync, opReadFixed, opWriteFixed, opPollAdd, opPollRemove, opRead, opWrite} {
+		if probe.ops[op].flags&probeOpSupported == 0 {
+			return fmt.Sprintf("the kernel's io_uring lacks operation %d: use Linux 5.6 or later, or aio=threads", op)
+		}
+	}
+	return ""
+}
+
+// nameRing registers the ring with the owner's thread, which saves looking up
+// the descriptor at each call.
+func (r *uring) nameRing() {
+	if n, errno := uringRegisterRing(r.fd); errno == 0 {
+		r.enterFd, r.enterFlags = n, enterRegisteredRing
+	}
+}
+
+// registerBuffers pins the caller's ranges, all or none.
+func (r *uring) registerBuffers(bufs [][]byte) {
+	var cut [][]byte
+	for _, b := range bufs {
+		for ; len(b) > maxRange; b = b[maxRange:] {
+			cut = append(cut, b[:maxRange])
+		}
+		if len(b) > 0 {
+			cut = append(cut, b)
+		}
+	}
+	if len(cut) == 0 {
+		return
+	}
+	if errno := uringRegisterBuffers(r.fd, cut); errno != 0 {
+		r.notes = append(r.notes, bufferRefusal(errno, cut))
+		return
+	}
+	for _, b := range cut {
+		r.ranges = append(r.ranges, memRange{sys.Addr(b), sys.Addr(b) + uintptr(len(b))})
+	}
+}
+
+func bufferRefusal(errno syscall.Errno, bufs [][]byte) string {
+	total := 0
+	for _, b := range bufs {
+		total += len(b)
+	}
+	why := errno.Error()
+	if errno == syscall.ENOMEM {
+		var lim unix.Rlimit
+		if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) == nil {
+			why = fmt.Sprintf("RLIMIT_MEMLOCK of %d KiB is too low: raise it (ulimit -l, LimitMEMLOCK=)", lim.Cur>>10)
+		}
+	}
+	return fmt.Sprintf("buffers of %d KiB are not registered, which costs a little CPU: %s", total>>10, why)
+}
+
+// Reason lists what the ring has got.
+func (r *uring) Reason() string {
+	var has []string
+	for _, o := range optional {
+		if r.params.flags&o.flag != 0 {
+			has = append(has, o.name)
+		}
+	}
+	if r.enterFlags != 0 {
+		has = append(has, "registered ring")
+	}
+	if r.haveFiles {
+		has = append(has, "registered files")
+	}
+	if len(r.ranges) > 0 {
+		has = append(has, fmt.Sprintf("%d registered buffers", len(r.ranges)))
+	}
+	s := fmt.Sprintf("io_uring with %d slots: %s", r.Depth(), strings.Join(has, ", "))
+	return strings.Join(append([]string{s}, r.notes...), "; ")
+}
+
+// uringRefusal says in words why the kernel makes no ring, and what to do.
+func uringRefusal(errno syscall.Errno) string {
+	switch errno {
+	case syscall.ENOSYS:
+		return "the kernel has no io_uring, or a seccomp filter hides it (as many container profiles do): allow io_uring_setup, io_uring_enter and io_uring_register, or use aio=native or aio=threads"
+	case syscall.EPERM, syscall.EACCES:
+		return fmt.Sprintf("io_uring is not permitted (kernel.io_uring_disabled is %s; a seccomp filter or security module may forbid it too): set the sysctl to 0, or use aio=native or aio=threads", sysctl("kernel/io_uring_disabled"))
+	case syscall.ENOMEM:
+		return "no memory for a ring; on kernels before 5.12 RLIMIT_MEMLOCK counts it: raise it (ulimit -l, LimitMEMLOCK=), or use a smaller queue depth"
+	case syscall.EMFILE, syscall.ENFILE:
+		return "no file descriptor is left for a ring: raise the limit (ulimit -n, LimitNOFILE=)"
+	}
+	return fmt.Sprintf("io_uring_setup: %v; use aio=native or aio=threads", errno)
+}
+
+// sysctl reads a kernel setting, "unknown" if there is none.
+func sysctl(name string) string {
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
