@@ -25,7 +25,14 @@ type Info struct {
 
 	size   atomic.Int64
 	limits atomic.Pointer[Limits]
+	// follows is where the size comes from instead, where FollowSize said so.
+	follows    *Info
+	followSkip int64
 }
+
+// MaxSize is the largest size that a node may have: rounding a position in it
+// up to any alignment that limits can hold does not overflow.
+const MaxSize = 1<<63 - 1<<31
 
 // Abilities are what a node may offer beyond the methods of Node.
 type Abilities struct {
@@ -37,10 +44,21 @@ type Abilities struct {
 }
 
 // Size is the length of the content in bytes.
-func (i *Info) Size() int64 { return i.size.Load() }
+func (i *Info) Size() int64 {
+	if i.follows != nil {
+		return max(i.follows.Size()-i.followSkip, 0)
+	}
+	return i.size.Load()
+}
 
-// SetSize publishes a new size; drivers only.
-func (i *Info) SetSize(n int64) { i.size.Store(n) }
+// SetSize publishes a new size; drivers only. What is not in 0..MaxSize, as a
+// remote side may claim, becomes the nearest that is.
+func (i *Info) SetSize(n int64) { i.size.Store(min(max(n, 0), MaxSize)) }
+
+// FollowSize makes the size that of child, less the skip bytes at its
+// beginning, now and whenever it changes: for nodes that pass their content
+// through. Only while the node is being opened.
+func (i *Info) FollowSize(child *Info, skip int64) { i.follows, i.followSkip = child, skip }
 
 // Limits is the current set; never nil once the node is open.
 func (i *Info) Limits() *Limits { return i.limits.Load() }

@@ -72,9 +72,13 @@ type MapKind uint8
 
 // The kinds of mapping.
 const (
-	MapFile   MapKind = iota + 1 // at Off of Leaf
-	MapZero                      // nowhere: it reads as zeroes, writes vanish
-	MapMemory                    // in Mem, for the request's whole length
+	MapFile MapKind = iota + 1 // at Off of Leaf
+	MapZero                    // nowhere: it reads as zeroes, writes vanish
+	// MapMemory: in Mem, for the request's whole length. Until Finish the
+	// request is in flight, and drain waits for it: whoever asks copies at
+	// once, and never waits for a peer (to send more, or to take what there
+	// is) in between.
+	MapMemory
 )
 
 // Mapping answers a request in the fast lane, whole.

@@ -25,6 +25,7 @@ type Req struct {
 	park   chan struct{} // capacity 1; a stray token may be left in it
 	buf    bufpool.Waiter
 	bufOK  chan struct{} // capacity 1; exactly one token for each queued Get
+	slept  chan struct{} // capacity 1; exactly one token for each timer that ran
 	next   *Req          // free list
 }
 
@@ -41,7 +42,7 @@ type frame struct {
 
 // newReq makes a request object for q, with frames for the usual depth.
 func newReq(q *Queue) *Req {
-	rq := &Req{queue: q, park: make(chan struct{}, 1), bufOK: make(chan struct{}, 1)}
+	rq := &Req{queue: q, park: make(chan struct{}, 1), bufOK: make(chan struct{}, 1), slept: make(chan struct{}, 1)}
 	rq.buf.Ready = func(*bufpool.Waiter) { rq.bufOK <- struct{}{} }
 	for range 2 {
 		rq.frames = append(rq.frames, &frame{rq: rq})
@@ -87,6 +88,25 @@ func (rq *Req) wake() {
 	select {
 	case rq.park <- struct{}{}:
 	default:
+	}
+}
+
+// Sleep waits for ns nanoseconds of the environment's time, or until the
+// request's context ends, whose error it then returns.
+func (rq *Req) Sleep(ns int64) error {
+	stop := rq.queue.env.After(ns, func() { rq.slept <- struct{}{} })
+	if rq.ctx == nil {
+		<-rq.slept
+		return nil
+	}
+	select {
+	case <-rq.slept:
+		return nil
+	case <-rq.ctx.Done():
+		if !stop() {
+			<-rq.slept // the timer ran: its token must not end the next sleep
+		}
+		return rq.ctx.Err()
 	}
 }
 
