@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// peer is a program that serves disks.
+type peer struct {
+	name    string
+	binary  string
+	version []string // arguments that make it tell its version
+	// serve says how to start it for a disk. A peer that has no such disk
+	// answers false.
+	serve func(d disk, at *place) (c command, note string, ok bool, err error)
+}
+
+// place is where one server finds its things.
+type place struct {
+	dir    string // of its own, on the file system under test
+	shm    string // of its own, on tmpfs
+	size   int64
+	filled bool // file or memory made a file, which holds the pattern
+}
+
+func (p *place) socket() string { return filepath.Join(p.dir, "socket") }
+
+// file makes the disk's file on the file system under test.
+func (p *place) file(cached bool) (string, error) {
+	p.filled = true
+	name := filepath.Join(p.dir, "disk.img")
+	return name, makeFile(name, p.size, cached)
+}
+
+// memory makes the disk's file on tmpfs.
+func (p *place) memory() (string, error) {
+	p.filled = true
+	name := filepath.Join(p.shm, "disk.img")
+	return name, makeFile(name, p.size, true)
+}
+
+func peers(platter string) []peer {
+	return []peer{
+		{name: "platter", binary: platter, version: []string{"version"}, serve: func(d disk, at *place) (command, string, bool, error) { return servePlatter(platter, d, at) }},
+		{name: "qemu-nbd", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) { return serveQEMU("io_uring", d, at) }},
+		{name: "qemu-native", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) {
+			if d.name != "direct" {
+				return command{}, "", false, nil // Linux AIO needs O_DIRECT
+			}
+			return serveQEMU("native", d, at)
+		}},
+		{name: "nbdkit", binary: "nbdkit", version: []string{"--version"}, serve: serveNBDKit},
+		{name: "nbd-server", binary: "nbd-server", version: []string{"-V"}, serve: serveNBDServer},
+	}
+}
+
+func servePlatter(binary string, d disk, at *place) (command, string, bool, error) {
+	args := []string{binary, "serve", "--socket", at.socket()}
+	var file, note string
+	var err error
+	switch d.name {
+	case "null":
+		args = append(args, fmt.Sprintf("null:%d", at.size))
+	case "memory":
+		args = append(args, fmt.Sprintf("mem:%d", at.size))
+	case "direct":
+		file, err = at.file(false)
+		args = append(args, "--cache", "none", file)
+		note = "O_DIRECT"
+	case "cached":
+		file, err = at.file(true)
+		args = append(args, "--cache", "writeback", file)
+	}
+	return command{args: args, socket: at.socket()}, note, true, err
+}
+
+func serveQEMU(aio string, d disk, at *place) (command, string, bool, error) {
+	args := []string{"qemu-nbd", "--socket", at.socket(), "--shared=32", "--persistent"}
+	var file, note string
+	var err error
+	switch d.name {
+	case "null":
+		args = append(args, "--image-opts", fmt.Sprintf("driver=null-co,size=%d,read-zeroes=on", at.size))
+		note = "null-co, read-zeroes=on"
+	case "memory":
+		file, err = at.memory()
+		args = append(args, "-f", "raw", "--cache=writeback", file)
+		note = "file on tmpfs, aio=threads"
+	case "direct":
+		file, err = at.file(false)
+		args = append(args, "-f", "raw", "--cache=none", "--aio="+aio, file)
+		note = "cache=none, aio=" + aio
+	case "cached":
+		file, err = at.file(true)
+		args = append(args, "-f", "raw", "--cache=writeback", file)
+		note = "cache=writeback, aio=threads"
+	}
+	return command{args: args, socket: at.socket()}, note, true, err
+}
+
+func serveNBDKit(d disk, at *place) (command, string, bool, error) {
+	args := []string{"nbdkit", "-f", "--unix", at.socket()}
+	var file, note string
+	var unlike bool
+	var err error
+	switch d.name {
+	case "null":
+		args = append(args, "null", fmt.Sprint(at.size))
+	case "memory":
+		args = append(args, "memory", fmt.Sprint(at.size))
+	case "direct":
+		file, err = at.file(false)
+		args = append(args, "file", file, "cache=none")
+		note, unlike = "cache=none: drops pages behind itself, no O_DIRECT", true
+	case "cached":
+		file, err = at.file(true)
+		args = append(args, "file", file)
+	}
+	return command{args: args, socket: at.socket(), unlike: unlike}, note, true, err
+}
+
+// serveNBDServer: it has files only, and forks a process for each connection.
+func serveNBDServer(d disk, at *place) (command, string, bool, error) {
+	var file, note string
+	var unlike bool
+	var err error
+	switch d.name {
+	case "memory":
+		file, err = at.memory()
+		note = "file on tmpfs"
+	case "direct":
+		file, err = at.file(false)
+		note, unlike = "page cache: it has no O_DIRECT", true
+	case "cached":
+		file, err = at.file(true)
+	default:
+		return command{}, "", false, nil
+	}
+	if err != nil {
+		return command{}, "", false, err
+	}
+	config := filepath.Join(at.dir, "config")
+	text := fmt.Sprintf("[generic]\n\tunixsock = %s\n\tallowlist = true\n[disk]\n\texportname = %s\n\tflush = true\n\tfua = true\n", at.socket(), file)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return command{}, "", false, err
+	}
+	pidFile := filepath.Join(at.dir, "pid")
+	return command{args: []string{"nbd-server", "-C", config, "-p", pidFile}, socket: at.socket(), export: "disk", pidFile: pidFile, unlike: unlike}, note, true, nil
+}
+
+// tellVersion is the first line of what a program says of its version.
+func tellVersion(binary string, args []string) string {
+	out, err := exec.Command(binary, args...).CombinedOutput()
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if err != nil && line == "" {
+		return err.Error()
+	}
+	return line
+}
+
+// buildPlatter builds the program from the tree that the benchmark runs in.
+func buildPlatter(dir string) (string, error) {
+	binary := filepath.Join(dir, "platter")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/platter")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building platter (run this from the repository, or leave it out with -peers): %w\n%s", err, out)
+	}
+	return binary, nil
+}

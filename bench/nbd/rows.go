@@ -1,0 +1,82 @@
+package main
+
+import "fmt"
+
+// row is a line of the table: one workload on every server.
+type row struct {
+	name  string
+	about string
+	load  workload
+	tool  tool // instead of load
+	// content: the row makes sense on a disk that holds data only.
+	content bool
+}
+
+// tool is another program as the client.
+type tool int
+
+const (
+	ownClient tool = iota
+	nbdcopy
+	fio
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+var rows = []row{
+	{name: "r4k-d1", about: "4 KiB random read, depth 1", load: workload{random: true, block: 4 * kib, depth: 1, conns: 1}},
+	{name: "r4k-d32", about: "4 KiB random read, depth 32", load: workload{random: true, block: 4 * kib, depth: 32, conns: 1}},
+	{name: "r4k-4x16", about: "4 KiB random read, 4 connections x depth 16", load: workload{random: true, block: 4 * kib, depth: 16, conns: 4}},
+	{name: "w4k-d32", about: "4 KiB random write, depth 32", load: workload{write: true, random: true, block: 4 * kib, depth: 32, conns: 1}},
+	{name: "r1m-d4", about: "1 MiB sequential read, depth 4", load: workload{block: mib, depth: 4, conns: 1}},
+	{name: "w1m-d4", about: "1 MiB sequential write, depth 4", load: workload{write: true, block: mib, depth: 4, conns: 1}},
+	{name: "w128k-d8", about: "128 KiB sequential write, depth 8", load: workload{write: true, block: 128 * kib, depth: 8, conns: 1}},
+	{name: "copy", about: "nbdcopy of the whole, fully written disk to null:, 4 connections", tool: nbdcopy, content: true},
+	{name: "fio", about: "4 KiB random read, depth 32, by fio's nbd engine: the same as r4k-d32 by another client", tool: fio},
+}
+
+// disk is what a server serves.
+type disk struct {
+	name  string
+	about string
+	// content: it holds what is written to it.
+	content bool
+}
+
+var disks = []disk{
+	{name: "null", about: "reads as zeroes, forgets writes"},
+	{name: "memory", about: "memory of the server's own, or a file on tmpfs where it has none", content: true},
+	{name: "direct", about: "file on the file system of -dir, O_DIRECT where the server can", content: true},
+	{name: "cached", about: "file on the file system of -dir, through the page cache", content: true},
+}
+
+// choose picks the named items, in the order of all. "" picks all of them.
+func choose[T any](what string, all []T, name func(T) string, want []string) ([]T, error) {
+	if len(want) == 0 {
+		return all, nil
+	}
+	var out []T
+	known := make(map[string]bool)
+	for _, item := range all {
+		known[name(item)] = true
+		for _, w := range want {
+			if w == name(item) {
+				out = append(out, item)
+				break
+			}
+		}
+	}
+	for _, w := range want {
+		if !known[w] {
+			names := ""
+			for _, item := range all {
+				names += " " + name(item)
+			}
+			return nil, fmt.Errorf("no %s %q: there are%s", what, w, names)
+		}
+	}
+	return out, nil
+}
