@@ -1,0 +1,72 @@
+package testutil
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Certs makes a certificate authority, a server certificate for localhost and a
+// client certificate in a directory, with the file names that the reference and
+// libnbd look for: ca-cert.pem, server-cert.pem, server-key.pem,
+// client-cert.pem, client-key.pem.
+func Certs(t testing.TB) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Test authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	caKey := newKey(t)
+	issue(t, dir, "ca", ca, ca, caKey, caKey)
+	for i, who := range []string{"server", "client"} {
+		cert := &x509.Certificate{
+			SerialNumber: big.NewInt(int64(i) + 2), Subject: pkix.Name{CommonName: who},
+			NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+			DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		}
+		issue(t, dir, who, cert, ca, newKey(t), caKey)
+	}
+	return dir
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// issue signs cert by parent and writes NAME-cert.pem and NAME-key.pem.
+func issue(t testing.TB, dir, name string, cert, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, cert, parent, &key.PublicKey, parentKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writePEM(t, filepath.Join(dir, name+"-cert.pem"), "CERTIFICATE", der)
+	writePEM(t, filepath.Join(dir, name+"-key.pem"), "PRIVATE KEY", keyDER)
+}
+
+func writePEM(t testing.TB, path, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
