@@ -7,12 +7,11 @@ import (
 )
 
 // deterministic lists the folders whose code takes time, chance and
-// concurrency from block.Env.
+// concurrency from block.Env. The real world's is made in internal/realenv.
 var deterministic = []string{"block", "graph", "format", "filter", "job"}
 
 // outsideDeterminism lists what in those folders is exempt, and why.
 var outsideDeterminism = []struct{ name, why string }{
-	{"block/env.go", "makes the environment of the real world, which has to take it from somewhere"},
 	{"block/blocktest", "contends on purpose, and only in tests"},
 }
 

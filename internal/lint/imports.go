@@ -22,6 +22,8 @@ var (
 	drivers   = []string{"protocol/*/...", "format/*/...", "filter/*/..."}
 	allImport = []string{"protocol/all", "format/all", "filter/all"}
 	upper     = []string{".", "graph/...", "export/...", "job/...", "image/...", "serve/...", "api/...", "cmd/...", "queue/..."}
+
+	aboveBlock = append([]string{"engine/...", "wire/...", "virtio/...", "protocol/...", "format/...", "filter/..."}, upper...)
 )
 
 var importRules = []importRule{
@@ -87,9 +89,14 @@ var importRules = []importRule{
 		why:  "an engine carries requests to the kernel and does not know what they are for",
 	},
 	{
-		of: []string{"internal/..."}, except: []string{"internal/testutil/..."},
-		never: append([]string{"block/...", "engine/...", "wire/...", "virtio/...", "protocol/...", "format/...", "filter/..."}, upper...),
+		of: []string{"internal/..."}, except: []string{"internal/testutil/...", "internal/realenv"},
+		never: append([]string{"block/..."}, aboveBlock...),
 		why:   "internal is below everything",
+	},
+	{
+		of:    []string{"internal/realenv"},
+		never: aboveBlock,
+		why:   "it makes a block.Env; for the rest, internal is below everything",
 	},
 	{
 		of:    []string{"cmd/..."},

@@ -77,7 +77,7 @@ func TestDeterminismRule(t *testing.T) {
 		{"clock", "block/p.go", clock, []string{"8 time.Now", "10 time.NewTimer", "11 context.WithTimeout"}},
 		{"clock elsewhere", "export/nbd/p.go", clock, nil},
 		{"clock in a test", "block/p_test.go", clock, nil},
-		{"clock in the environment", "block/env.go", clock, nil},
+		{"clock in the real environment", "internal/realenv/p.go", clock, nil},
 		{"clock by another name", "job/p.go", "package p\n\nimport t \"time\"\n\nvar _ = t.Sleep\n", []string{"5 time.Sleep"}},
 		{"clock by dot", "job/p.go", "package p\n\nimport . \"time\"\n\nvar _ = Sleep\n", []string{"3 by dot"}},
 		{"global chance", "graph/p.go", "package p\n\nimport \"math/rand/v2\"\n\nvar _ = rand.IntN(3)\nvar _ = rand.New(rand.NewPCG(1, 2))\n", []string{"5 global rand.IntN"}},
@@ -133,6 +133,28 @@ func TestLengthRule(t *testing.T) {
 	compare(t, run(20, "block/p.go t.gone 80\n"), "list", []string{"0 remove its entry"})
 	compare(t, run(20, "\nblock/p.go t.f\n"), "list", []string{"2 want: path function length"})
 	compare(t, run(20, "block/p.go t.f 70\n"), "list", []string{"1 above 70"})
+}
+
+func TestLengthRuleLeavesOutTablesOfTests(t *testing.T) {
+	src := func(table, rest int) string {
+		return "package p\n\nfunc f() {\n\tfor range []int{\n" + strings.Repeat("\t\t1,\n", table) + "\t} {\n\t}\n" + strings.Repeat("\tx++\n", rest) + "}\n"
+	}
+	const frame = 5 // the lines of src that are neither
+	for _, c := range []struct {
+		file        string
+		table, rest int
+		want        []string
+	}{
+		{"block/p_test.go", 500, maxFunction - frame, nil},
+		{"block/p_test.go", 500, maxFunction - frame + 1, []string{"3 f has 71 lines"}},
+		{"block/p.go", 10, maxFunction - frame - 9, []string{"3 f has 71 lines"}},
+	} {
+		f, err := Parse(c.file, []byte(src(c.table, c.rest)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, Length([]*File{f}, "list", nil), c.file, c.want)
+	}
 }
 
 func TestWordsRule(t *testing.T) {
@@ -244,6 +266,8 @@ func TestImportsRule(t *testing.T) {
 		{"wire/nbd", "block", "do nothing else"},
 		{"engine", "block", "does not know"},
 		{"internal/align", "block", "below everything"},
+		{"internal/realenv", "block", ""},
+		{"internal/realenv", "graph", "below everything"},
 		{"serve", "github.com/spf13/cobra", "live in cmd"},
 		{"export/fuse", "C", "no cgo"},
 	} {
