@@ -43,16 +43,19 @@ type ServerConfig struct {
 	Shutdown func() bool
 }
 
-// Session is what a handshake agreed on.
+// Session is what a handshake agreed on, as either side sees it.
 type Session struct {
-	// Conn is the stream to go on with: what ServerHandshake was given,
-	// or the encrypted stream over it.
+	// Conn is the stream to go on with: what the handshake was given, or
+	// the encrypted stream over it.
 	Conn io.ReadWriter
 
-	Export ExportInfo // as Find gave it, zero block sizes filled in
-	Name   string     // the name the client used
+	// Export is the export, zero block sizes filled in: on the server as
+	// Find gave it, on the client as the server described it.
+	Export ExportInfo
+	Name   string // the name the client used
 
-	// Flags are Export.Flags as the client was told them.
+	// Flags are the transmission flags as they travelled, without those
+	// that other parts of the session rule out.
 	Flags TransmissionFlags
 
 	TLS bool
@@ -60,14 +63,14 @@ type Session struct {
 	Structured bool
 	// Extended: extended headers both ways. Implies Structured.
 	Extended bool
-	// Contexts the client selected, in the order of their ids. An id is
-	// the place of the name in Export.Contexts.
+	// Contexts the client selected. On the server they are in the order of
+	// their ids, and an id is the place of the name in Export.Contexts.
 	Contexts []MetaContext
 
 	// BlockSizeAsked: the client promised to keep to Export's block sizes.
 	BlockSizeAsked bool
-	// MinBlock is the alignment to hold the client to: Export.MinBlock if
-	// it asked for block sizes, otherwise 1.
+	// MinBlock is the alignment of requests, in bytes: Export.MinBlock if
+	// BlockSizeAsked, otherwise 1.
 	MinBlock uint32
 	// MaxPayload is the most data in one request or reply, in bytes.
 	MaxPayload uint32

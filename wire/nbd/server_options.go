@@ -183,17 +183,24 @@ func (h *serverHandshake) session(e ExportInfo, name string, blockSizeAsked bool
 	if h.metaExport == e.Name && stillOffered(h.contexts, e.Contexts) {
 		s.Contexts = h.contexts
 	}
-	s.Flags = e.Flags | FlagHasFlags
+	s.setFlags(e.Flags | FlagHasFlags)
+	return s
+}
+
+// setFlags takes over an export's flags, except for those that depend on what
+// was not negotiated. Servers must not send such, clients ignore them.
+// ("Transmission flags")
+func (s *Session) setFlags(fl TransmissionFlags) {
 	if !s.Structured {
-		s.Flags &^= FlagSendDF
+		fl &^= FlagSendDF
 	}
 	if !s.Extended || len(s.Contexts) == 0 {
-		s.Flags &^= FlagBlockStatusPayload
+		fl &^= FlagBlockStatusPayload
 	}
-	if s.Flags&FlagSendWriteZeroes == 0 {
-		s.Flags &^= FlagSendFastZero
+	if fl&FlagSendWriteZeroes == 0 {
+		fl &^= FlagSendFastZero
 	}
-	return s
+	s.Flags = fl
 }
 
 // stillOffered says whether ids given out earlier still mean the same: the
