@@ -75,7 +75,6 @@ func (p *plan) runDisk(ctx context.Context, d disk, show func(outcome)) (err err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		fmt.Fprintf(p.log, "disk %s: starting %s\n", d.name, name)
 		at, err := makePlace(p.dir, p.shm, name, p.size)
 		places = append(places, at)
 		if err != nil {
@@ -84,6 +83,7 @@ func (p *plan) runDisk(ctx context.Context, d disk, show func(outcome)) (err err
 		s, err := serveDisk(pr, name, d, at)
 		if s != nil {
 			servers = append(servers, s)
+			fmt.Fprintf(p.log, "disk %s: %s serves\n", d.name, name)
 		}
 		return err
 	}
