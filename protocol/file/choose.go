@@ -1,0 +1,101 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/platter-storage/platter/block"
+)
+
+// chosen is an opened file with the way it is used, and why.
+type chosen struct {
+	sys     system
+	direct  bool
+	res     *resolution
+	reasons []string
+	warning string
+}
+
+// chooseCache opens the file as the option cache says; auto, and the fallback
+// where direct I/O cannot be had, are decided here.
+func chooseCache(c *config) (*chosen, error) {
+	if !c.direct && !c.auto {
+		return openCached(c, fmt.Sprintf("page cache: cache=%s", c.cacheName))
+	}
+	ch, err := openDirect(c)
+	if err == nil {
+		return ch, nil
+	}
+	if !errors.Is(err, errNoDirect) {
+		return nil, err
+	}
+	switch {
+	case c.auto:
+		return openCached(c, fmt.Sprintf("page cache: %v", err))
+	case c.fallback:
+		ch, cerr := openCached(c, fmt.Sprintf("page cache, as fallback=buffered allows: %v", err))
+		if cerr == nil {
+			ch.warning = fmt.Sprintf("%s: opened through the page cache although cache=%s was asked for: %v", c.path, c.cacheName, err)
+		}
+		return ch, cerr
+	}
+	return nil, directError(c, err)
+}
+
+// openDirect opens with O_DIRECT; errNoDirect is wrapped where that is not to
+// be had or, for cache=auto, not worth having.
+func openDirect(c *config) (*chosen, error) {
+	sys, err := openSystem(c, true)
+	if err != nil {
+		return nil, err
+	}
+	res, err := resolve(sys, query{direct: true, device: sys.isDevice(), forced: c.forced, generation: 1})
+	if err == nil && c.auto {
+		err = notWorthIt(res)
+	}
+	if err != nil {
+		_ = sys.close()
+		if errors.Is(err, errNoDirect) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%s: %w", c.path, err)
+	}
+	why := fmt.Sprintf("direct I/O: cache=%s", c.cacheName)
+	if c.auto {
+		why = "direct I/O: the file takes it and its alignment is known (cache=auto)"
+	}
+	ch := &chosen{sys: sys, direct: true, res: res, reasons: []string{why}}
+	if res.byCache {
+		ch.reasons = append(ch.reasons, "the file system serves direct reads through the page cache all the same: cache=writeback would do no more copying, and need no alignment")
+	}
+	if res.disagreement != "" {
+		ch.warning = fmt.Sprintf("%s: %s", c.path, res.disagreement)
+	}
+	return ch, nil
+}
+
+// notWorthIt says why cache=auto does not take direct I/O that could be had.
+func notWorthIt(res *resolution) error {
+	switch {
+	case res.fs.memory:
+		return fmt.Errorf("%w: there is no device to reach directly, the file is in memory (%s)", errNoDirect, res.fs.name)
+	case res.byCache:
+		return fmt.Errorf("%w: %s serves direct reads through the page cache", errNoDirect, res.fs.name)
+	case res.limits.Origins.WriteAlign == block.OriginDefault:
+		return fmt.Errorf("%w: nothing states the alignment it would need, and there is no data to try it on", errNoDirect)
+	}
+	return nil
+}
+
+func openCached(c *config, why string) (*chosen, error) {
+	sys, err := openSystem(c, false)
+	if err != nil {
+		return nil, err
+	}
+	res, err := resolve(sys, query{device: sys.isDevice(), forced: c.forced, generation: 1})
+	if err != nil {
+		_ = sys.close()
+		return nil, fmt.Errorf("%s: %w", c.path, err)
+	}
+	return &chosen{sys: sys, res: res, reasons: []string{why}}, nil
+}

@@ -1,0 +1,28 @@
+//go:build !linux
+
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/platter-storage/platter/block"
+)
+
+func createSystem(c *creation) (s system, fresh bool, warning string, err error) {
+	f, err := os.OpenFile(c.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	switch {
+	case err == nil:
+		return &plainFile{f}, true, "", nil
+	case errors.Is(err, os.ErrExist) && c.overwrite:
+		s, err := openSystem(&c.config, false)
+		return s, false, "", err
+	case errors.Is(err, os.ErrExist):
+		return nil, false, "", block.Errorf(syscall.EEXIST, "%s: is there already; choose another name, or say that it is to be overwritten (overwrite=on)", c.path)
+	}
+	return nil, false, "", fmt.Errorf("cannot be created: %w", err)
+}
+
+func removeFile(path string) { _ = os.Remove(path) }

@@ -1,0 +1,162 @@
+package file
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/sys"
+)
+
+// Storage can change its alignment under an open file: a loop device is given
+// another block size, a device-mapper table is swapped. Then a request that
+// meets the known limits is refused with EINVAL.
+
+// limitsState is what resolving again needs.
+type limitsState struct {
+	mu sync.Mutex // one resolution at a time
+	// Guarded by mu.
+	last       *resolution
+	lastGen    uint64 // generation that was resolved again in vain…
+	lastTime   int64  // …and when
+	wholeMem   bool   // see query
+	wholeSegs  bool
+	reresolved int // times that limits were resolved again
+	refusals   int // requests refused that met their limits
+	shrinks    int // times that the file was found shorter
+}
+
+// resolveEveryNs bounds how often refused requests make a node resolve its
+// limits in vain.
+const resolveEveryNs = 1e9
+
+// refused decides what becomes of a request that the storage refused as
+// misaligned. ErrLimitsChanged: the edge tries it once more under new limits.
+func (n *node) refused(off int64, v block.Vec, write bool) error {
+	s := &n.limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := n.info.Limits()
+	if !n.direct || !meets(l, n.info.Size(), off, v, write) {
+		// Resolved meanwhile, or never checked against these limits.
+		if n.direct {
+			return block.ErrLimitsChanged
+		}
+		return errRefused
+	}
+	s.refusals++
+	if s.lastGen == l.Generation && n.env.Now()-s.lastTime < resolveEveryNs {
+		return errRefused
+	}
+	changed, err := n.resolveAgain(l)
+	if err != nil {
+		return fmt.Errorf("%w; asking again what its limits are failed: %v", errRefused, err)
+	}
+	if changed || n.stricter(l, v) {
+		return block.ErrLimitsChanged
+	}
+	s.lastGen, s.lastTime = l.Generation, n.env.Now()
+	return errRefused
+}
+
+// resolveAgain asks all sources anew and publishes what differs from l. Called
+// with limits.mu held.
+func (n *node) resolveAgain(l *block.Limits) (changed bool, err error) {
+	s := &n.limits
+	s.reresolved++
+	res, err := resolve(n.sys, query{direct: n.direct, device: n.sys.isDevice(), forced: n.cfg.forced, wholeMem: s.wholeMem, wholeSegments: s.wholeSegs, generation: l.Generation + 1})
+	if err != nil {
+		return false, err
+	}
+	s.last = res
+	if sameLimits(l, res.limits) {
+		return false, nil
+	}
+	n.publish(l, res.limits)
+	return true, nil
+}
+
+func (n *node) publish(old, now *block.Limits) {
+	n.info.SetLimits(now)
+	n.placeTail()
+	n.env.Log.Warn("the storage's limits have changed", "file", n.cfg.path, "were", alignText(old), "are", alignText(now), "generation", now.Generation)
+}
+
+// stricter gives up, for good, on memory or segments finer than a block where
+// the refused request used such: what is accepted there depends on how the
+// kernel happens to cut a request, so that no trial read proves it for all.
+func (n *node) stricter(l *block.Limits, v block.Vec) bool {
+	s := &n.limits
+	whole := max(l.ReadAlign, l.WriteAlign)
+	lens, addrs := coarseness(v)
+	switch {
+	case !s.wholeSegs && lens&uint64(whole-1) != 0:
+		s.wholeSegs = true
+	case !s.wholeMem && addrs&uint64(whole-1) != 0:
+		s.wholeMem = true
+	default:
+		return false
+	}
+	changed, err := n.resolveAgain(l)
+	return changed && err == nil
+}
+
+// coarseness is the bitwise or of all lengths but the last, and of all
+// addresses.
+func coarseness(v block.Vec) (lens, addrs uint64) {
+	var last int
+	for _, e := range v {
+		if len(e) == 0 {
+			continue
+		}
+		lens |= uint64(last)
+		addrs |= uint64(sys.Addr(e))
+		last = len(e)
+	}
+	return lens, addrs
+}
+
+// meets reports whether a request is within limits l. The last element may
+// have any length where the request ends at the size.
+func meets(l *block.Limits, size, off int64, v block.Vec, write bool) bool {
+	lens, addrs := coarseness(v)
+	n := v.Len()
+	align := l.ReadAlign
+	if write {
+		align = l.WriteAlign
+	}
+	if off&int64(align-1) != 0 || addrs&uint64(l.MinMem-1) != 0 || lens&uint64(l.SegmentAlign-1) != 0 {
+		return false
+	}
+	return n&int64(align-1) == 0 || off+n == size
+}
+
+// shrunk is called when a read found the file's end before the node's size.
+func (n *node) shrunk(at, size int64) error {
+	s := &n.limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := n.info.Size()
+	if size < was {
+		s.shrinks++
+		n.info.SetSize(size)
+		n.placeTail()
+		n.env.Log.Error("the file has become shorter under us: what was past its end is lost", "file", n.cfg.path, "was", was, "is", size)
+	}
+	return block.Errorf(syscall.EIO, "the file has been made shorter by somebody else: it ends at %d, and offset %d is past that", size, at)
+}
+
+// explain tells what the limits are and why, one sentence a line.
+func (s *limitsState) explain(l *block.Limits) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lines := []string{"alignment: " + alignText(l)}
+	for _, a := range s.last.answers {
+		lines = append(lines, fmt.Sprintf("%s: %s", a.Source, a.text()))
+	}
+	if s.reresolved > 0 {
+		lines = append(lines, fmt.Sprintf("limits were resolved again %d times, after %d refused requests; this is generation %d", s.reresolved, s.refusals, l.Generation))
+	}
+	return lines
+}
