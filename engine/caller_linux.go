@@ -26,6 +26,26 @@ func (c *caller) call(io *rawio.IO, f *File) {
 	runtime.KeepAlive(io)
 }
 
+// now does io if that takes no waiting, typically a copy from or to the page
+// cache: false, and nothing has been done. Whatever does not go smoothly is
+// not done.
+func (c *caller) now(io *rawio.IO, f *File) bool {
+	if io.Kind == rawio.Fsync || io.Sync || len(io.Vec) > MaxVec {
+		return false
+	}
+	trap := uintptr(unix.SYS_PREADV2)
+	if io.Kind == rawio.Write {
+		trap = unix.SYS_PWRITEV2
+	}
+	res := rawVectored(trap, f.fd, c.fill(io.Vec), io.Off, unix.RWF_NOWAIT)
+	runtime.KeepAlive(io)
+	if res <= 0 {
+		return false
+	}
+	setResult(io, res)
+	return true
+}
+
 func (c *caller) once(io *rawio.IO, f *File) int {
 	switch {
 	case io.Kind == rawio.Fsync:

@@ -39,6 +39,9 @@ func (c *caller) call(io *rawio.IO, f *File) {
 	}
 }
 
+// now is for systems that can say "only if it takes no waiting".
+func (c *caller) now(*rawio.IO, *File) bool { return false }
+
 // plain is the errno within err.
 func plain(err error) error {
 	var errno syscall.Errno

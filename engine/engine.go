@@ -84,7 +84,7 @@ type Config struct {
 }
 
 // Queue is a place to submit requests and to collect them again. One owner at
-// a time; not safe for concurrent use.
+// a time; not safe for concurrent use, Wake apart.
 type Queue interface {
 	// Prep takes a request in for the next Submit. False: the queue is full,
 	// Submit and Reap first. It panics if io is in flight already.
@@ -101,6 +101,9 @@ type Queue interface {
 	// descriptor has been written, or timeout has passed (negative: no limit).
 	// It returns an error only if waiting is impossible.
 	Wait(timeout time.Duration) error
+	// Wake makes Wait return, the one under way or else the next. It is the
+	// one method that any goroutine may call, until Close is called.
+	Wake()
 	// Watch makes Wait return, and the next Reap call fired, when fd (an
 	// eventfd or a pipe) is written. The queue never reads fd. It is level at
 	// first (fd readable now: fired at once) and edge after that.

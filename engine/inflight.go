@@ -9,15 +9,26 @@ import (
 	"github.com/platter-storage/platter/internal/rawio"
 )
 
-// inFlight marks IO.Engine while a request is an engine's.
-const inFlight = 1 << 63
+// Marks in IO.Engine: whose the request is, if not its submitter's.
+const (
+	inFlight = 1 << 63 // a queue's or a worker's
+	inInbox  = 1 << 62 // on its way to a loop's queue
+)
 
-// begin marks io as in flight, whatever its engine.
+// begin marks io as in flight. A queue takes what lies in its loop's inbox.
 func begin(io *rawio.IO) {
 	if io.Engine&inFlight != 0 {
 		panic("engine: a request was submitted while it is in flight")
 	}
 	io.Engine = inFlight
+}
+
+// post marks io as on its way.
+func post(io *rawio.IO) {
+	if io.Engine&(inFlight|inInbox) != 0 {
+		panic("engine: a request was submitted while it is in flight")
+	}
+	io.Engine = inInbox
 }
 
 // finish gives io back to its submitter.

@@ -12,8 +12,7 @@ import (
 	"github.com/platter-storage/platter/internal/sys"
 )
 
-// native is a queue of Linux AIO. Like a ring's its two sides, Prep and Submit
-// here, Reap there, may run at the same time.
+// native is a queue of Linux AIO.
 type native struct {
 	*waiter
 	table   table
@@ -105,7 +104,7 @@ func (q *native) refuse(slot uint32, errno syscall.Errno) {
 	setResult(io, -int(errno))
 	q.stats.Refused++
 	if q.done.add(io) {
-		q.wake()
+		q.Wake()
 	}
 }
 
@@ -115,7 +114,6 @@ func (q *native) Submit() (err error) {
 	if len(q.list) == 0 {
 		return nil
 	}
-	q.table.submitted.Add(1)
 	var back backoff
 	left := q.list
 	for len(left) > 0 {
@@ -161,7 +159,7 @@ func (q *native) notTaken(addr uintptr, errno syscall.Errno) (refused bool) {
 // synced runs on the worker.
 func (q *native) synced(io *rawio.IO) {
 	if q.done.add(io) {
-		q.wake()
+		q.Wake()
 	}
 	q.syncing.Add(-1)
 }
@@ -183,7 +181,6 @@ func (q *native) Reap(limit int) int {
 	if head == tail {
 		return n
 	}
-	_ = q.table.submitted.Load()
 	for head != tail && n != limit {
 		n += q.completed(&q.events[head])
 		if head++; head == q.ring.nr {
@@ -191,7 +188,6 @@ func (q *native) Reap(limit int) int {
 		}
 	}
 	q.ring.head.Store(head)
-	q.table.flush()
 	return n
 }
 
@@ -215,12 +211,10 @@ func (q *native) reapByCall(limit int) int {
 		if errno != 0 || got == 0 {
 			break
 		}
-		_ = q.table.submitted.Load()
 		for i := range events[:got] {
 			n += q.completed(&events[i])
 		}
 	}
-	q.table.flush()
 	return n
 }
 
@@ -246,7 +240,7 @@ func (q *native) InFlight() int {
 
 func (q *native) Stats() Stats {
 	s := q.stats
-	s.Stale = q.table.stale.Load()
+	s.Stale = q.table.stale
 	return s
 }
 
@@ -266,8 +260,6 @@ func (q *native) Close() error {
 	}
 	ioDestroy(q.ctx)
 	q.close()
-	if e := q.table.iov.close(); err == nil {
-		err = e
-	}
+	q.table.iov.close()
 	return err
 }

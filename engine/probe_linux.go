@@ -17,7 +17,7 @@ func probeUring() UringReport {
 	defer runtime.UnlockOSThread()
 	rep := UringReport{Disabled: sysctl("kernel/io_uring_disabled")}
 	r := &uring{}
-	if errno := r.setup(Config{Depth: 1, Owner: Locked}); errno != 0 {
+	if errno := r.setup(Config{Depth: 1, Owner: Locked}, uringSetup); errno != 0 {
 		rep.Errno, rep.Why = int(errno), uringRefusal(errno)
 		return rep
 	}

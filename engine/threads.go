@@ -31,7 +31,7 @@ func newThreads(cfg Config) (Queue, error) {
 // completed runs on a worker.
 func (q *threads) completed(io *rawio.IO) {
 	if q.done.add(io) {
-		q.wake()
+		q.Wake()
 	}
 }
 

@@ -13,10 +13,11 @@ const (
 	setupDeferTaskrun = 1 << 13 // 6.1
 	setupNoSQArray    = 1 << 16 // 6.6
 
-	featSingleMmap   = 1 << 0 // 5.4
-	featNoDrop       = 1 << 1 // 5.5
-	featSubmitStable = 1 << 2 // 5.5
-	featExtArg       = 1 << 8 // 5.11
+	featSingleMmap   = 1 << 0  // 5.4
+	featNoDrop       = 1 << 1  // 5.5
+	featSubmitStable = 1 << 2  // 5.5
+	featExtArg       = 1 << 8  // 5.11
+	featRsrcTags     = 1 << 10 // 5.13, which also brought multishot poll
 
 	offSQRing = 0
 	offSQEs   = 0x10000000

@@ -21,9 +21,7 @@ const (
 
 const regFiles = 64 // places in a ring's table of registered files
 
-// uring is a ring. Its submitting side (Prep, Submit, Watch, Forget) and its
-// reaping side (Reap, Wait) may run at the same time, one goroutine each,
-// unless the ring is a locked owner's: Shared uses that.
+// uring is a ring.
 type uring struct {
 	mem     uringMem
 	table   table
@@ -42,14 +40,14 @@ type uring struct {
 	enterFlags uintptr // enterRegisteredRing or 0
 
 	refused doneList
-	watches [MaxWatch]watch
+	watches [1 + MaxWatch]watch // the first is that of wakeFd
 	stats   Stats
 
 	waitArg  getEventsArg // points at waitTime
 	waitTime timespec
 	params   uringParams
-	deferred bool // completions are posted only within uringEnter
-	notify   int  // eventfd or -1
+	wakeFd   int
+	notify   int // eventfd or -1
 	notes    []string
 }
 
@@ -195,7 +193,6 @@ func (r *uring) Submit() error {
 	if r.pending == 0 {
 		return nil
 	}
-	r.table.submitted.Store(r.tail)
 	r.mem.sqTail.Store(r.tail)
 	var back backoff
 	for r.pending > 0 {
@@ -255,7 +252,6 @@ func (r *uring) Reap(limit int) int {
 	if head == tail {
 		return n
 	}
-	_ = r.table.submitted.Load()
 	for ; head != tail && n != limit; head++ {
 		c := r.mem.cqes[head&r.mem.cqMask]
 		if c.userData&watchTag != 0 {
@@ -269,7 +265,6 @@ func (r *uring) Reap(limit int) int {
 		}
 	}
 	r.mem.cqHead.Store(head)
-	r.table.flush()
 	return n
 }
 
@@ -284,9 +279,6 @@ func (r *uring) Wait(timeout time.Duration) error {
 	if r.ready() || timeout == 0 {
 		return nil
 	}
-	if r.params.features&featExtArg == 0 && timeout > 0 {
-		return pollFd(r.fd, timeout)
-	}
 	var arg *getEventsArg
 	if timeout > 0 {
 		arg = &r.waitArg
@@ -299,6 +291,9 @@ func (r *uring) Wait(timeout time.Duration) error {
 	}
 	return fmt.Errorf("io_uring: waiting for completions: %w", errno)
 }
+
+// Wake is Queue's.
+func (r *uring) Wake() { wakeEventfd(r.wakeFd) }
 
 // Watch adds a multishot poll to the ring. The entry is submitted at once.
 func (r *uring) Watch(fd int, fired func()) error {
@@ -324,18 +319,17 @@ func (r *uring) arm(i int) error {
 
 func (w *watch) tag(i int) uint64 { return watchTag | uint64(w.gen&genMask)<<16 | uint64(i) }
 
-// watchFired runs a watch's function and arms it again if the kernel has
-// ended the multishot poll.
+// watchFired runs a watch's function, and arms it again if the kernel has
+// ended the multishot poll, as it does when the completion ring is full. After
+// an error there is nothing to wait for.
 func (r *uring) watchFired(c cqe) {
 	i := int(c.userData & 0xffff)
-	if c.userData == ignoreTag || i >= MaxWatch || r.watches[i].fired == nil || r.watches[i].tag(i) != c.userData {
+	if c.userData == ignoreTag || i >= len(r.watches) || r.watches[i].fired == nil || r.watches[i].tag(i) != c.userData {
 		return
 	}
-	if c.res >= 0 || c.res == -int32(syscall.EAGAIN) {
-		r.watches[i].fired()
-	}
-	if c.flags&cqeMore == 0 {
-		_ = r.arm(i) // refused requests carry the error; a watch that cannot be armed has none to tell
+	r.watches[i].fired()
+	if c.flags&cqeMore == 0 && c.res >= 0 {
+		_ = r.arm(i) // refused requests carry the error
 	}
 }
 
@@ -372,20 +366,13 @@ func (r *uring) NotifyFd() int {
 // Stats are the counters.
 func (r *uring) Stats() Stats {
 	s := r.stats
-	s.Stale = r.table.stale.Load()
+	s.Stale = r.table.stale
 	return s
 }
 
 // Close waits for what is in flight: the kernel has the memory until then.
 func (r *uring) Close() error {
 	err := drain(r)
-	if r.notify >= 0 {
-		unix.Close(r.notify)
-	}
-	r.mem.unmap()
-	unix.Close(r.fd)
-	if e := r.table.iov.close(); err == nil {
-		err = e
-	}
+	r.release()
 	return err
 }

@@ -27,8 +27,6 @@ var optional = []struct {
 	{setupTaskrunFlag, Locked, "task-run flag"},
 	{setupCoopTaskrun, Locked, "cooperative completions"},
 	{setupSubmitAll, AnyThread, "submit all"},
-	{setupClamp, AnyThread, "clamp"},
-	{setupCQSize, AnyThread, "completion ring size"},
 }
 
 func newUring(cfg Config) (Queue, error) {
@@ -40,37 +38,56 @@ func newUring(cfg Config) (Queue, error) {
 }
 
 func makeUring(cfg Config) (*uring, error) {
-	r := &uring{notify: -1, refused: newDoneList(cfg.Depth)}
+	r := &uring{fd: -1, wakeFd: -1, notify: -1, refused: newDoneList(cfg.Depth)}
 	waitArg(&r.waitArg, &r.waitTime)
-	if errno := r.setup(cfg); errno != 0 {
-		return nil, fmt.Errorf("io_uring: %w: %s", ErrUnavailable, uringRefusal(errno))
+	if err := r.open(cfg); err != nil {
+		r.release()
+		return nil, fmt.Errorf("io_uring: %w", err)
+	}
+	return r, nil
+}
+
+func (r *uring) open(cfg Config) error {
+	if errno := r.setup(cfg, uringSetup); errno != 0 {
+		return fmt.Errorf("%w: %s", ErrUnavailable, uringRefusal(errno))
 	}
 	if why := r.tooOld(); why != "" {
-		unix.Close(r.fd)
-		return nil, fmt.Errorf("io_uring: %w: %s", ErrUnavailable, why)
+		return fmt.Errorf("%w: %s", ErrUnavailable, why)
 	}
 	if err := r.mem.mapRing(r.fd, &r.params); err != nil {
-		unix.Close(r.fd)
-		return nil, fmt.Errorf("io_uring: mapping a ring of %d entries: %w", cfg.Depth, err)
+		return fmt.Errorf("mapping a ring of %d entries: %w", cfg.Depth, err)
 	}
 	if err := r.table.init(cfg.Depth); err != nil {
-		r.mem.unmap()
-		unix.Close(r.fd)
-		return nil, fmt.Errorf("io_uring: memory for %d slots: %w", cfg.Depth, err)
+		return fmt.Errorf("memory for %d slots: %w", cfg.Depth, err)
 	}
-	r.deferred = r.params.flags&setupDeferTaskrun != 0
 	r.enterFd = r.fd
 	if cfg.Owner == Locked {
 		r.nameRing()
 	}
 	r.haveFiles = uringRegisterEmptyFiles(r.fd, regFiles) == 0
 	r.registerBuffers(cfg.Buffers)
-	return r, nil
+	efd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	r.wakeFd = efd
+	return r.Watch(efd, func() {})
+}
+
+// release frees what there is. Nothing is in flight.
+func (r *uring) release() {
+	for _, fd := range []int{r.notify, r.wakeFd, r.fd} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	r.mem.unmap()
+	r.table.iov.close()
 }
 
 // setup makes the ring, with as many of the optional flags as the kernel takes.
-func (r *uring) setup(cfg Config) syscall.Errno {
-	var flags uint32
+func (r *uring) setup(cfg Config, try func(uint32, *uringParams) (int, syscall.Errno)) syscall.Errno {
+	flags := uint32(setupClamp | setupCQSize)
 	for _, o := range optional {
 		if o.owner == AnyThread || o.owner == cfg.Owner {
 			flags |= o.flag
@@ -79,7 +96,7 @@ func (r *uring) setup(cfg Config) syscall.Errno {
 	drop := 0
 	for {
 		r.params = uringParams{flags: usable(flags), cqEntries: uint32(2*cfg.Depth + 2*MaxWatch)}
-		fd, errno := uringSetup(uint32(cfg.Depth), &r.params)
+		fd, errno := try(uint32(cfg.Depth), &r.params)
 		if errno == 0 {
 			r.fd = fd
 			return 0
@@ -106,17 +123,17 @@ func usable(flags uint32) uint32 {
 
 // tooOld says what a ring lacks that this code cannot do without.
 func (r *uring) tooOld() string {
-	const need = featSingleMmap | featNoDrop | featSubmitStable
+	const need = featSingleMmap | featNoDrop | featSubmitStable | featExtArg | featRsrcTags
 	if r.params.features&need != need {
-		return fmt.Sprintf("the kernel's io_uring has features %#x and needs %#x: use Linux 5.6 or later, or aio=threads", r.params.features, need)
+		return fmt.Sprintf("the kernel's io_uring has features %#x and needs %#x: use Linux 5.13 or later, or aio=threads", r.params.features, need)
 	}
 	var probe uringProbe
 	if errno := uringOps(r.fd, &probe); errno != 0 {
-		return fmt.Sprintf("the kernel does not list its io_uring operations (%v): use Linux 5.6 or later, or aio=threads", errno)
+		return fmt.Sprintf("the kernel does not list its io_uring operations (%v): use Linux 5.13 or later, or aio=threads", errno)
 	}
 	for _, op := range []uint8{opReadv, opWritev, opFsync, opReadFixed, opWriteFixed, opPollAdd, opPollRemove, opRead, opWrite} {
 		if probe.ops[op].flags&probeOpSupported == 0 {
-			return fmt.Sprintf("the kernel's io_uring lacks operation %d: use Linux 5.6 or later, or aio=threads", op)
+			return fmt.Sprintf("the kernel's io_uring lacks operation %d: use Linux 5.13 or later, or aio=threads", op)
 		}
 	}
 	return ""
@@ -196,6 +213,8 @@ func uringRefusal(errno syscall.Errno) string {
 		return "the kernel has no io_uring, or a seccomp filter hides it (as many container profiles do): allow io_uring_setup, io_uring_enter and io_uring_register, or use aio=native or aio=threads"
 	case syscall.EPERM, syscall.EACCES:
 		return fmt.Sprintf("io_uring is not permitted (kernel.io_uring_disabled is %s; a seccomp filter or security module may forbid it too): set the sysctl to 0, or use aio=native or aio=threads", sysctl("kernel/io_uring_disabled"))
+	case syscall.EINVAL:
+		return "the kernel's io_uring is too old: use Linux 5.13 or later, or aio=native or aio=threads"
 	case syscall.ENOMEM:
 		return "no memory for a ring; on kernels before 5.12 RLIMIT_MEMLOCK counts it: raise it (ulimit -l, LimitMEMLOCK=), or use a smaller queue depth"
 	case syscall.EMFILE, syscall.ENFILE:

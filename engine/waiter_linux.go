@@ -51,8 +51,8 @@ func (w *waiter) add(fd, place int) error {
 	return nil
 }
 
-// wake makes wait return. Any goroutine may call it.
-func (w *waiter) wake() { wakeEventfd(w.efd) }
+// Wake is Queue's.
+func (w *waiter) Wake() { wakeEventfd(w.efd) }
 
 // wait blocks until an event or for timeout (negative: no limit).
 func (w *waiter) wait(timeout time.Duration) error {

@@ -12,8 +12,8 @@ type waiter struct{ ch chan struct{} }
 
 func newWaiter() (*waiter, error) { return &waiter{ch: make(chan struct{}, 1)}, nil }
 
-// wake makes wait return. Any goroutine may call it.
-func (w *waiter) wake() {
+// Wake is Queue's.
+func (w *waiter) Wake() {
 	select {
 	case w.ch <- struct{}{}:
 	default:

@@ -39,6 +39,8 @@ func (q *fifo) pop() entry {
 	return e
 }
 
+func (q *fifo) peek() entry { return q.ring[q.head] }
+
 // workers run blocking calls, first come first served. Goroutines start as
 // they are needed, to at most max, and stay until close.
 type workers struct {
@@ -64,12 +66,23 @@ func newWorkers(max, depth int, completed func(*rawio.IO)) *workers {
 	return w
 }
 
-// push queues a batch. It never blocks.
+// push queues a batch of marked requests. It never blocks.
 func (w *workers) push(batch []entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range batch {
 		w.queue.push(e)
+		w.staff()
+	}
+}
+
+// pushAll is push for requests to one file, which it marks.
+func (w *workers) pushAll(ios []*rawio.IO, f *File) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, io := range ios {
+		begin(io)
+		w.queue.push(entry{io, f})
 		w.staff()
 	}
 }
