@@ -4,7 +4,11 @@
 package config
 
 import (
+	"io/fs"
 	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/platter-storage/platter/block"
@@ -28,6 +32,8 @@ type Config struct {
 	MaxConnections   int           // 0: the server's own
 	HandshakeTimeout time.Duration // 0: the server's own
 	BufferMemory     int64         // bytes; 0: the pool's own
+	ConnectionMemory int64         // bytes; 0: the server's own
+	SocketMode       fs.FileMode   // of Unix sockets; 0: 0600
 	PIDFile          string
 	Stats            bool // print counters on exit
 	Once             bool // exit when the last client has left
@@ -62,6 +68,18 @@ type Disk struct {
 	At                Place
 
 	named bool // the user gave the name
+}
+
+// Equal reports whether two disks are described alike.
+func (d *Disk) Equal(o *Disk) bool {
+	a, b := *d, *o
+	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !slices.Equal(a.Exports, b.Exports) {
+		return false
+	}
+	for _, x := range []*Disk{&a, &b} {
+		x.Options, x.Defaults, x.Exports = nil, nil, nil
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // Export is a way to offer a disk to clients.

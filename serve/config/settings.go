@@ -1,6 +1,7 @@
 package config
 
 import (
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -105,7 +106,9 @@ var Settings = []Setting{
 
 	{Name: "listen", Short: "l", Value: "ADDRESS", Many: true, Default: "auto", Help: "unix:PATH, HOST:PORT, [::1]:PORT, systemd, systemd:NAME, fd:NUMBER, or auto: a private Unix socket",
 		daemon: func(c *Config, v Text) error { return c.addListen(v) }},
-	{Name: "tls", Value: "MODE", Allowed: tlsModes, Default: "off, or required where tls-cert is given", Help: "whether clients may, must or cannot encrypt",
+	{Name: "socket-mode", Value: "OCTAL", Default: "0600", Help: "the permissions of the Unix sockets that are made: who may connect; 0660 lets the group in",
+		daemon: func(c *Config, v Text) error { return setMode(&c.SocketMode, v) }},
+	{Name: "tls", Value: "MODE", Restart: true, Allowed: tlsModes, Default: "off, or required where tls-cert is given", Help: "whether clients may, must or cannot encrypt",
 		daemon: func(c *Config, v Text) error { return setIndex(&c.TLS.Mode, v, tlsModes) }},
 	{Name: "tls-cert", Value: "FILE", Help: "the server's certificate with its chain (PEM); read again on SIGHUP",
 		daemon: func(c *Config, v Text) error { return setString(&c.TLS.Cert, v) }},
@@ -115,12 +118,14 @@ var Settings = []Setting{
 		daemon: func(c *Config, v Text) error { return setString(&c.TLS.CA, v) }},
 	{Name: "tls-verify-client", Default: "off", Help: "accept only clients with a certificate of one of those authorities",
 		daemon: func(c *Config, v Text) error { return setBool(&c.TLS.VerifyClient, v) }},
-	{Name: "max-connections", Value: "N", Restart: true, Help: "refuse clients beyond this number",
+	{Name: "max-connections", Value: "N", Restart: true, Default: "100", Help: "serve this many clients at once; more wait",
 		daemon: func(c *Config, v Text) error { return setInt(&c.MaxConnections, v, 1, MaxConns) }},
-	{Name: "handshake-timeout", Value: "DURATION", Restart: true, Help: "drop clients that do not get through the handshake in this time (10s, 1m)",
+	{Name: "handshake-timeout", Value: "DURATION", Restart: true, Default: "10s", Help: "drop clients that have not chosen an export in this time (10s, 1m)",
 		daemon: func(c *Config, v Text) error { return setDuration(&c.HandshakeTimeout, v) }},
 	{Name: "buffer-memory", Value: "SIZE", Restart: true, Default: "64M", Help: "the most memory for bounce and padding buffers",
 		daemon: func(c *Config, v Text) error { return setSize(&c.BufferMemory, v, 1<<20) }},
+	{Name: "connection-memory", Value: "SIZE", Restart: true, Default: "128M", Help: "the most memory for what clients send and are sent",
+		daemon: func(c *Config, v Text) error { return setSize(&c.ConnectionMemory, v, 4<<20) }},
 	{Name: "once", Restart: true, Default: "off", Help: "exit when the last client has left, once there was one",
 		daemon: func(c *Config, v Text) error { return setBool(&c.Once, v) }},
 	{Name: "pid-file", Value: "FILE", Restart: true, Help: "write the process id to FILE and keep it locked",
@@ -260,6 +265,15 @@ func setDuration(to *time.Duration, v Text) error {
 		return errorAt(v.At, "%q is not a duration: write 500ms, 10s or 5m, up to 24h", v.Value)
 	}
 	*to = d
+	return nil
+}
+
+func setMode(to *fs.FileMode, v Text) error {
+	n, err := strconv.ParseUint(v.Value, 8, 32)
+	if err != nil || n == 0 || n > 0o777 {
+		return errorAt(v.At, "%q is not a file mode: write 0600, 0660 or 0666", v.Value)
+	}
+	*to = fs.FileMode(n)
 	return nil
 }
 

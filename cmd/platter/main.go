@@ -1,0 +1,130 @@
+// Command platter opens disks and serves them to virtual machines, kernels and
+// tools. Its commands are thin: what they do is in packages.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/platter-storage/platter/serve/config"
+
+	_ "github.com/platter-storage/platter/format/all"
+	_ "github.com/platter-storage/platter/protocol/all"
+)
+
+// The exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2 // the command line or the configuration is wrong
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(os.Stderr, "platter: %s\n", oneLine(err))
+	var usage *usageError
+	var conf *config.Error
+	if errors.As(err, &usage) {
+		fmt.Fprintf(os.Stderr, "platter: see %s --help\n", cmd.CommandPath())
+	}
+	if errors.As(err, &usage) || errors.As(err, &conf) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// oneLine joins several errors, as of several disks.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}
+
+// usageError is a mistake in how the program was called.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "platter",
+		Short: "open disks and serve them to virtual machines, kernels and tools",
+		Long: `Platter opens a disk (a file, a block device, memory) and serves it to virtual
+machines, kernels and tools over NBD. It finds out how the storage wants to be
+accessed, does so, and says what it found.`,
+		Example: `  platter serve disk.img                    serve a disk on a private Unix socket
+  platter serve --create 20G new.img        make it first
+  platter probe /dev/nvme0n1                what the storage can do, and how fast
+  platter drivers file                      the options of a driver`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return usagef("there is no command %q%s", args[0], didYouMean(args[0], commandNames(cmd)))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(flagError)
+	root.CompletionOptions.DisableDefaultCmd = false
+	root.AddCommand(newServe(), newDrivers(), newVersion(), newMan())
+	return root
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return names
+}
+
+func didYouMean(given string, candidates []string) string {
+	if near := config.Nearest(given, candidates); near != "" {
+		return fmt.Sprintf("; did you mean %s?", near)
+	}
+	return ""
+}
+
+// flagError makes a flag's mistake one of usage, with the nearest flag's name.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		hint := config.Nearest(unknown.GetSpecifiedName(), names)
+		if hint != "" {
+			return usagef("there is no flag --%s; did you mean --%s?", unknown.GetSpecifiedName(), hint)
+		}
+		return usagef("there is no flag --%s", unknown.GetSpecifiedName())
+	}
+	var invalid *pflag.InvalidValueError
+	var conf *config.Error
+	if errors.As(err, &invalid) && errors.As(err, &conf) {
+		return &usageError{conf}
+	}
+	return &usageError{err}
+}
+
+// args makes a wrong number of arguments a mistake of usage.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}

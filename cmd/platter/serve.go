@@ -1,0 +1,139 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/platter-storage/platter/serve"
+	"github.com/platter-storage/platter/serve/config"
+)
+
+func newServe() *cobra.Command {
+	var file string
+	var json bool
+	flags := &config.Layer{}
+	cmd := &cobra.Command{
+		Use:   "serve [DISK…]",
+		Short: "serve disks over NBD",
+		Long: `Serve opens disks and serves them until it is told to end. A DISK is a path, a
+URI (null:4G, mem:1G, file:///srv/disk.img), an option string (driver=raw,…) or
+an object (json:{…}).
+
+Without --listen it serves on a Unix socket that only this user can reach, below
+XDG_RUNTIME_DIR or the folder for temporary files, and prints its URI.
+
+SIGTERM and SIGINT end it: requests in flight are finished and the disks made
+durable; a second one ends it at once. SIGHUP reads the configuration file and
+the certificates again. SIGUSR1 prints counters and latencies.
+
+Exit codes: 0 ended as told, 1 failed, 2 the command line or the configuration
+is wrong.`,
+		Example: `  platter serve disk.img
+  platter serve --create 20G --preallocation falloc new.img
+  platter serve --read-only --export name=golden,description='the golden image' golden.img
+  platter serve --listen localhost:10809 /dev/sdb
+  platter serve --listen :10809 --tls-cert server.pem --tls-key key.pem --tls-ca ca.pem --tls-verify-client a.img b.img
+  platter serve driver=raw,offset=1M,size=1G,file.driver=file,file.filename=disk.img
+  platter serve --config /etc/platter/serve.yaml`,
+		RunE: func(cmd *cobra.Command, disks []string) error {
+			if len(disks) == 0 && file == "" {
+				return usagef("serve needs a disk: a path, a URI such as mem:1G, or --config FILE")
+			}
+			for _, d := range disks {
+				flags.AddDisk(d)
+			}
+			return serve.Run(cmd.Context(), serve.Options{
+				Load: func() (*config.Config, error) { return load(file, flags) },
+				Out:  cmd.OutOrStdout(), Err: cmd.ErrOrStderr(), JSON: json,
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	addSettings(cmd, flags)
+	f.StringVar(&file, "config", "", "take settings and disks from FILE (YAML) too; SIGHUP reads it again")
+	f.BoolVar(&json, "json", false, "write one JSON object for each event (ready, stats, reloaded, stopped) to standard output")
+	f.BoolFuncP("verbose", "v", "the same as --log-level debug", func(string) error {
+		flags.Set("log-level", config.Text{Value: "debug", At: config.Place{Flag: "verbose"}})
+		return nil
+	})
+	f.FuncP("socket", "k", "the same as --listen unix:`PATH`", func(path string) error {
+		return set(flags, "listen", config.Text{Value: "unix:" + path, At: config.Place{Flag: "socket"}})
+	})
+	return cmd
+}
+
+// load puts the flags over the file.
+func load(file string, flags *config.Layer) (*config.Config, error) {
+	if file == "" {
+		return config.Build(flags)
+	}
+	layer, err := config.LoadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return config.Build(layer, flags)
+}
+
+// addSettings makes a flag of each setting there is.
+func addSettings(cmd *cobra.Command, layer *config.Layer) {
+	for i := range config.Settings {
+		s := &config.Settings[i]
+		v := &settingFlag{layer, s}
+		f := cmd.Flags().VarPF(v, s.Name, s.Short, help(s))
+		if s.Bool() {
+			f.NoOptDefVal = "on"
+		}
+		// The name was registered a line ago: there is nothing to fail.
+		_ = cmd.RegisterFlagCompletionFunc(s.Name, cobra.FixedCompletions(completions(s), directive(s)))
+	}
+}
+
+// help is the setting's line, with what is allowed and its default.
+func help(s *config.Setting) string {
+	h := s.Help
+	if vals := s.Values(); len(vals) > 0 {
+		h += ": " + strings.Join(vals, ", ")
+	}
+	if s.Default != "" && !s.Bool() {
+		h += " (default: " + s.Default + ")"
+	}
+	return h
+}
+
+func completions(s *config.Setting) []cobra.Completion {
+	if s.Bool() {
+		return []string{"on", "off"}
+	}
+	return s.Values()
+}
+
+func directive(s *config.Setting) cobra.ShellCompDirective {
+	if s.Value == "FILE" {
+		return cobra.ShellCompDirectiveDefault
+	}
+	return cobra.ShellCompDirectiveNoFileComp
+}
+
+// settingFlag is a setting as a flag: it is checked when it is given.
+type settingFlag struct {
+	layer *config.Layer
+	s     *config.Setting
+}
+
+func (f *settingFlag) String() string { return "" }
+func (f *settingFlag) Type() string   { return f.s.Value }
+func (f *settingFlag) Set(v string) error {
+	return set(f.layer, f.s.Name, config.Text{Value: v, At: config.Place{Flag: f.s.Name}})
+}
+
+// set checks a value by itself and notes it. A setting that is one value takes
+// the last.
+func set(layer *config.Layer, name string, v config.Text) error {
+	if err := config.Find(name).Check(v); err != nil {
+		return err
+	}
+	layer.Set(name, v)
+	return nil
+}

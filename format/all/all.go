@@ -1,0 +1,6 @@
+// Package all registers every format driver.
+package all
+
+import (
+	_ "github.com/platter-storage/platter/format/raw" // the bytes as they are
+)

@@ -1,0 +1,8 @@
+// Package all registers every protocol driver.
+package all
+
+import (
+	_ "github.com/platter-storage/platter/protocol/file" // files and block devices
+	_ "github.com/platter-storage/platter/protocol/mem"  // memory
+	_ "github.com/platter-storage/platter/protocol/null" // nothing
+)

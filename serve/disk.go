@@ -1,0 +1,321 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/export/nbd"
+	"github.com/platter-storage/platter/graph"
+	"github.com/platter-storage/platter/serve/config"
+)
+
+// disk is one that is open and offered.
+type disk struct {
+	cfg     config.Disk
+	inst    *block.Instance
+	created bool
+	exports []*export
+}
+
+// export is a name under which a disk is offered.
+type export struct {
+	cfg   config.Export
+	child *block.Child
+	// alias is the hidden export without a name that leads to the first
+	// disk, where there are several.
+	alias bool
+}
+
+// diskError gives an error about a disk the place where the disk was asked for.
+func diskError(d *config.Disk, err error) error {
+	if at := d.At.String(); at != "" {
+		return fmt.Errorf("%s: %w", at, err)
+	}
+	return err
+}
+
+// describe is the disk as the graph takes it, its drivers and options checked.
+// Settings for all disks count where its driver has them.
+func describe(d *config.Disk) (graph.Disk, error) {
+	desc := graph.Disk{Name: d.Path.Value, Format: d.Format, Protocol: maps.Clone(d.Options)}
+	vals, err := desc.Values()
+	if err != nil {
+		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
+	}
+	if err := checkNodes(vals); err != nil {
+		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
+	}
+	proto := bottom(vals)
+	drv, err := block.FindDriver(proto["driver"])
+	if err != nil {
+		return desc, err
+	}
+	for name, x := range withCacheAuto(d.Defaults) {
+		if hasOption(drv, name) && proto[name] == "" {
+			desc.Protocol[name] = x
+		}
+	}
+	return desc, nil
+}
+
+// checkNodes holds a description against the drivers' tables, from the top
+// down, and adds to a mistake which word was probably meant.
+func checkNodes(vals block.Values) error {
+	drv, err := block.FindDriver(vals["driver"])
+	if err != nil {
+		return withHint(err, vals["driver"], driverNames())
+	}
+	names := make([]string, 0, len(drv.Options))
+	for _, o := range drv.Options {
+		names = append(names, o.Name)
+	}
+	if _, err := drv.Check(vals); err != nil {
+		return withHint(err, unknownOption(drv, vals), names)
+	}
+	for _, o := range drv.Options {
+		if sub := vals.Sub(o.Name); o.Type == block.OptNode && sub != nil {
+			if err := checkNodes(sub); err != nil {
+				return fmt.Errorf("%s: %w", o.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func withHint(err error, given string, candidates []string) error {
+	if near := config.Nearest(given, candidates); near != "" {
+		return fmt.Errorf("%w; did you mean %s?", err, near)
+	}
+	return err
+}
+
+func driverNames() []string {
+	var names []string
+	for _, d := range block.Drivers() {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// unknownOption is a name among vals that the driver does not have, or "".
+func unknownOption(drv *block.Driver, vals block.Values) string {
+	for name := range vals {
+		first, _, _ := strings.Cut(name, ".")
+		if name != "driver" && name != "node-name" && !hasOption(drv, name) && !hasOption(drv, first) {
+			return first
+		}
+	}
+	return ""
+}
+
+// withCacheAuto adds the daemon's own default: direct I/O where it works.
+func withCacheAuto(defaults block.Values) block.Values {
+	with := block.Values{"cache": "auto"}
+	maps.Copy(with, defaults)
+	return with
+}
+
+// bottom is the description of the node that reaches the storage.
+func bottom(vals block.Values) block.Values {
+	for sub := vals.Sub("file"); sub != nil; sub = vals.Sub("file") {
+		vals = sub
+	}
+	return vals
+}
+
+func hasOption(d *block.Driver, name string) bool {
+	for i := range d.Options {
+		if d.Options[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// checkDisks looks for mistakes in the descriptions before anything is opened:
+// a setting for all disks that none can take is one.
+func checkDisks(disks []config.Disk) error {
+	used, given := block.Values{}, block.Values{}
+	for i := range disks {
+		desc, err := describe(&disks[i])
+		if err != nil {
+			return err
+		}
+		maps.Copy(used, desc.Protocol)
+		maps.Copy(given, disks[i].Defaults)
+	}
+	for name := range given {
+		if _, ok := used[name]; !ok {
+			return &config.Error{At: config.Place{Flag: name}, Msg: "none of the disks has this option: leave it away"}
+		}
+	}
+	return nil
+}
+
+// openDisk opens d, having made its file first where that was asked for and is
+// needed. Nothing is offered yet.
+func (d *Daemon) openDisk(ctx context.Context, cfg config.Disk) (*disk, error) {
+	desc, err := describe(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	dk := &disk{cfg: cfg}
+	if dk.created, err = d.createDisk(ctx, &cfg, desc); err != nil {
+		return nil, diskError(&cfg, err)
+	}
+	if dk.inst, err = d.graph.Open(ctx, desc, cfg.Name, cfg.ReadOnly); err != nil {
+		return nil, diskError(&cfg, withAdvice(&cfg, err))
+	}
+	if size := dk.inst.Info().Size(); size < cfg.Create {
+		err := block.Errorf(syscall.EEXIST, "%s: exists and has %d bytes (%s), less than --create asks for (%d): leave --create away to use it as it is, or make it larger first",
+			cfg.Path.Value, size, block.FormatSize(size), cfg.Create)
+		return nil, errors.Join(diskError(&cfg, err), d.graph.Remove(dk.inst.Name()))
+	}
+	return dk, nil
+}
+
+// withAdvice adds what the user can do here about a disk that does not open.
+func withAdvice(cfg *config.Disk, err error) error {
+	switch errno := block.Errno(err); {
+	case errno == syscall.ENOENT && cfg.Create == 0:
+		return fmt.Errorf("%w (--create SIZE makes it)", err)
+	case (errno == syscall.EACCES || errno == syscall.EROFS || errno == syscall.EPERM) && !cfg.ReadOnly:
+		return fmt.Errorf("%w (--read-only opens it for reading)", err)
+	}
+	return err
+}
+
+// createDisk makes the disk's storage unless it is there. It never touches what
+// is there.
+func (d *Daemon) createDisk(ctx context.Context, cfg *config.Disk, desc graph.Disk) (made bool, err error) {
+	if cfg.Create == 0 {
+		return false, nil
+	}
+	vals, err := desc.Values()
+	if err != nil {
+		return false, err
+	}
+	if file := bottom(vals)["filename"]; file != "" {
+		if _, err := os.Lstat(file); err == nil {
+			return false, nil
+		}
+	}
+	if cfg.ReadOnly {
+		return false, block.Errorf(syscall.EINVAL, "%s: there is nothing to read in a new disk: leave --create or --read-only away", cfg.Path.Value)
+	}
+	err = graph.Create(ctx, d.env, desc, graph.CreateOptions{Size: cfg.Create, Preallocation: cfg.Preallocation})
+	if errors.Is(err, syscall.EEXIST) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// group has the counters of an export: the same ones when it comes back after a
+// change.
+func (d *Daemon) group(name string) *block.QueueGroup {
+	if d.groups[name] == nil {
+		d.groups[name] = block.NewQueueGroup()
+	}
+	return d.groups[name]
+}
+
+// exportShared is what users of a disk let other users do: exports and
+// connections share it.
+const exportShared = block.PermRead | block.PermWrite | block.PermWriteUnchanged
+
+// addExports offers the disk under its names. first is the disk that clients
+// reach who name none.
+func (d *Daemon) addExports(dk *disk, isDefault func(name string) bool) error {
+	for _, e := range dk.cfg.Exports {
+		group := d.group(e.Name)
+		if err := d.addExport(dk, e, group, false); err != nil {
+			return errors.Join(err, d.dropExports(dk))
+		}
+		if e.Name != "" && isDefault(e.Name) {
+			e.Name = ""
+			if err := d.addExport(dk, e, group, true); err != nil {
+				return errors.Join(err, d.dropExports(dk))
+			}
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) addExport(dk *disk, e config.Export, group *block.QueueGroup, alias bool) error {
+	perm := block.PermRead
+	if !e.ReadOnly && !dk.cfg.ReadOnly {
+		perm |= block.PermWrite
+	}
+	c, err := dk.inst.NewChild(fmt.Sprintf("export %q", e.Name), block.RoleRoot, perm, exportShared)
+	if err != nil {
+		return diskError(&dk.cfg, err)
+	}
+	if dk.cfg.IgnoreDiscard {
+		c.IgnoreDiscard()
+	}
+	err = d.server.AddExport(nbd.Export{Name: e.Name, Description: e.Description, Child: c, ReadOnly: e.ReadOnly, Group: group, Hidden: alias})
+	if err != nil {
+		c.Close()
+		return &config.Error{At: e.At, Msg: err.Error(), Err: err}
+	}
+	dk.exports = append(dk.exports, &export{e, c, alias})
+	return nil
+}
+
+// dropExports disconnects the disk's clients and ends its exports. After an
+// error some request is still in the storage, and the disk stays open.
+func (d *Daemon) dropExports(dk *disk) error {
+	for _, e := range slices.Clone(dk.exports) {
+		if err := d.dropExport(dk, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropExport disconnects an export's clients and ends it.
+func (d *Daemon) dropExport(dk *disk, e *export) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	if err := d.server.RemoveExport(ctx, e.cfg.Name); err != nil {
+		return err
+	}
+	e.child.Close()
+	dk.exports = slices.DeleteFunc(dk.exports, func(x *export) bool { return x == e })
+	return nil
+}
+
+// closeDisk makes the disk durable and closes it. Its exports are gone.
+func (d *Daemon) closeDisk(dk *disk) error {
+	flush := d.flush(dk)
+	if err := d.graph.Remove(dk.inst.Name()); err != nil {
+		return errors.Join(flush, fmt.Errorf("closing %s: %w", dk.cfg.Name, err))
+	}
+	return flush
+}
+
+// flush makes everything written to the disk durable.
+func (d *Daemon) flush(dk *disk) error {
+	if dk.inst.Info().ReadOnly {
+		return nil
+	}
+	c, err := dk.inst.NewChild("shutdown", block.RoleRoot, block.PermRead, block.PermAll)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	rq := d.jobs.Begin()
+	err = c.Flush(rq)
+	d.jobs.End(rq, block.OpFlush, 0, err)
+	if err != nil && !block.IsNotSupported(err) {
+		return fmt.Errorf("%s: what was written last may be lost: %w", dk.cfg.Name, err)
+	}
+	return nil
+}
