@@ -8,7 +8,7 @@ import (
 
 // The calls behind system, one kernel call each.
 
-func (f *linuxFile) sync() error { return unix.Fdatasync(f.fd) }
+func (f *linuxFile) sync() error { return f.moves.sync() }
 
 func (f *linuxFile) zeroRange(off, n int64) error {
 	if f.dev {

@@ -18,7 +18,7 @@ func createSystem(c *creation) (s system, fresh bool, warning string, err error)
 	fd, err := openRetry(c.path, unix.O_CLOEXEC|unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, createMode)
 	switch {
 	case err == nil:
-		f := &linuxFile{linuxFacts: linuxFacts{fd: fd}, path: c.path, cachedFd: -1, moves: directMover(fd)}
+		f := &linuxFile{linuxFacts: linuxFacts{fd: fd}, path: c.path, cachedFd: -1, moves: plainMover(fd, 0)}
 		f.tail = f.moves
 		return f, true, f.hints(c), nil
 	case errors.Is(err, unix.EEXIST) && c.overwrite:

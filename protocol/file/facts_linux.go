@@ -216,3 +216,34 @@ func deviceSize(fd int) (int64, error) {
 	n, err := unix.IoctlGetInt(fd, unix.BLKGETSIZE64)
 	return int64(n), err
 }
+
+// durableFlag: RWF_DSYNC is there from Linux 4.7 on, for every file.
+func (s *linuxFacts) durableFlag() bool {
+	major, minor := s.kernel()
+	return major > 4 || major == 4 && minor >= 7
+}
+
+// canNoWait reports whether the kernel can start a read of the file without
+// blocking: EAGAIN says so too.
+func canNoWait(fd int) bool {
+	var b [1]byte
+	_, err := unix.Preadv2(fd, [][]byte{b[:]}, 0, unix.RWF_NOWAIT)
+	return err == nil || err == unix.EAGAIN
+}
+
+// place finds the block device that the file lies on, or is.
+func (s *linuxFacts) place() placed {
+	var st unix.Stat_t
+	if err := unix.Fstat(s.fd, &st); err != nil {
+		return placed{allocated: -1}
+	}
+	dev, p := st.Dev, placed{allocated: st.Blocks * 512}
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		dev, p.allocated = st.Rdev, -1
+	}
+	p.device = fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
+	if dir, err := filepath.EvalSymlinks("/sys/dev/block/" + p.device); err == nil {
+		p.device += " " + filepath.Base(dir)
+	}
+	return p
+}

@@ -1,20 +1,152 @@
 package file
 
 import (
+	"sync"
+	"syscall"
+
 	"github.com/platter-storage/platter/block"
-	"golang.org/x/sys/unix"
+	"github.com/platter-storage/platter/engine"
+	"github.com/platter-storage/platter/internal/rawio"
 )
 
-// mover does reads and writes by calls on the caller's goroutine.
-type mover struct{ fd int }
+// mover does reads and writes of one descriptor by an engine.
+type mover struct {
+	file   *engine.File
+	engine *engine.Shared
+	// exact: nothing but the engine, not even while few requests are under
+	// way, when a call on the caller's own thread costs less.
+	exact bool
+}
 
-func directMover(fd int) *mover { return &mover{fd} }
+// plainMover makes calls on the caller's thread.
+func plainMover(fd int, flags engine.FileFlags) *mover {
+	return &mover{file: engine.OpenFile(fd, flags), engine: inlineEngine()}
+}
 
-func (m *mover) readv(off int64, v block.Vec) (int, error) { return preadv(m.fd, v, off) }
+// inlineEngine has no threads and no state: one serves all.
+var inlineEngine = sync.OnceValue(func() *engine.Shared {
+	s, err := engine.NewShared(engine.Inline, engine.Config{})
+	if err != nil {
+		panic("protocol/file: the inline engine: " + err.Error())
+	}
+	return s
+})
+
+// call is what one blocking request needs while it is under way.
+type call struct {
+	io     rawio.IO
+	one    [1]*rawio.IO
+	parker *engine.Parker
+	ended  chan struct{}
+	done   func(*rawio.IO)
+}
+
+var calls = sync.Pool{New: func() any {
+	c := &call{parker: engine.NewParker(), ended: make(chan struct{}, 1)}
+	c.done = func(*rawio.IO) { c.ended <- struct{}{} }
+	return c
+}}
+
+func (m *mover) readv(off int64, v block.Vec) (int, error) {
+	return m.run(rawio.Read, off, v, false)
+}
 
 func (m *mover) writev(off int64, v block.Vec, durable bool) (int, error) {
-	if durable {
-		return pwritev(m.fd, v, off, unix.RWF_DSYNC)
+	return m.run(rawio.Write, off, v, durable)
+}
+
+// sync makes what was written durable.
+func (m *mover) sync() error {
+	_, err := m.run(rawio.Fsync, 0, nil, false)
+	return err
+}
+
+func (m *mover) run(kind rawio.Kind, off int64, v block.Vec, durable bool) (int, error) {
+	if len(v) > block.MaxElements {
+		return 0, syscall.EINVAL
 	}
-	return pwritev(m.fd, v, off, 0)
+	c := calls.Get().(*call)
+	io := &c.io
+	io.Kind, io.Sync, io.Off, io.Vec = kind, durable, off, v
+	if m.exact {
+		io.Done, c.one[0] = c.done, io
+		m.engine.Submit(m.file, c.one[:])
+		<-c.ended
+	} else {
+		_ = m.engine.Do(m.file, io, c.parker)
+	}
+	n, err := io.N, io.Err
+	io.Vec = nil
+	calls.Put(c)
+	return n, err
+}
+
+// engines are the shared engines in use, one of a kind for all files.
+var engines = struct {
+	sync.Mutex
+	m map[engine.Kind]*countedEngine
+}{m: map[engine.Kind]*countedEngine{}}
+
+type countedEngine struct {
+	shared *engine.Shared
+	users  int
+}
+
+// engineWorkers is how many threads an engine of threads may use.
+const engineWorkers = 32
+
+// takeEngine gives the shared engine of a kind, which is started for the first
+// file and ended with the last.
+func takeEngine(kind engine.Kind) (*engine.Shared, error) {
+	if kind == engine.Inline {
+		return inlineEngine(), nil
+	}
+	engines.Lock()
+	defer engines.Unlock()
+	e := engines.m[kind]
+	if e == nil {
+		s, err := engine.NewShared(kind, engine.Config{Depth: engine.DefaultDepth, Workers: engineWorkers})
+		if err != nil {
+			return nil, err
+		}
+		e = &countedEngine{shared: s}
+		engines.m[kind] = e
+	}
+	e.users++
+	return e.shared, nil
+}
+
+// leaveEngine gives it back, having made it let go of f.
+func leaveEngine(s *engine.Shared, f *engine.File) error {
+	if s.Kind() == engine.Inline {
+		return nil
+	}
+	s.Forget(f)
+	engines.Lock()
+	defer engines.Unlock()
+	e := engines.m[s.Kind()]
+	if e.users--; e.users > 0 {
+		return nil
+	}
+	delete(engines.m, s.Kind())
+	return s.Close()
+}
+
+// startEngine chooses how requests to the main descriptor reach the kernel.
+// want is the option aio.
+func (f *linuxFile) startEngine(want string, memory bool) (reason string, err error) {
+	facts := engine.FileFacts{Direct: f.direct, NeverBlocks: memory, NoWait: f.direct || canNoWait(f.fd)}
+	kind, reason, err := engine.Choose(want, facts)
+	if err != nil {
+		return "", block.Errorf(syscall.EINVAL, "%s: %v", f.path, err)
+	}
+	s, err := takeEngine(kind)
+	if err != nil {
+		return "", block.Errorf(block.Errno(err), "%s: aio=%s: %v", f.path, want, err)
+	}
+	f.moves = &mover{file: f.moves.file, engine: s, exact: want != "auto"}
+	if f.moves.exact {
+		return "engine: " + reason, nil
+	}
+	return "engine: " + reason + "; " + s.Reason(), nil
 }

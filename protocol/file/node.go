@@ -51,6 +51,10 @@ type node struct {
 	tailFrom atomic.Int64
 	tailMu   sync.Mutex
 
+	// noDsync: a durable write is a write and a flush here.
+	noDsync atomic.Bool
+	leaf    block.Leaf
+
 	limits limitsState
 	space  spaceState
 	status statusCache
@@ -92,6 +96,12 @@ func (n *node) setUp(res *resolution) error {
 		return err
 	}
 	n.reasons = append(n.reasons, why)
+	why, err = n.sys.startEngine(n.cfg.aio, res.fs.memory)
+	if err != nil {
+		return err
+	}
+	n.reasons = append(n.reasons, why)
+	n.noDsync.Store(!n.sys.durableFlag())
 	n.status.holes = locked
 	n.space.slowZero = res.slowZero
 	return n.describe(res)
@@ -113,6 +123,9 @@ func (n *node) describe(res *resolution) error {
 	i.MultiConn = true
 	i.Inline = res.fs.memory
 	i.Abilities.Explain = n.explain
+	if n.leaf = n.sys.newLeaf(&n.cfg); n.leaf != nil {
+		i.Abilities.Mapper = n
+	}
 	i.SetSize(size)
 	i.SetLimits(res.limits)
 	n.limits.last = res
@@ -134,14 +147,24 @@ func (n *node) Preadv(rq *block.Req, off int64, v block.Vec, fl block.Flags) err
 // Pwritev writes.
 func (n *node) Pwritev(rq *block.Req, off int64, v block.Vec, fl block.Flags) error {
 	durable := n.durable(fl)
-	if from := n.tailFrom.Load(); off+v.Len() > from {
-		err := n.writeTail(rq, from, off, v, durable)
-		n.status.wrote(off, off+v.Len())
-		return err
+	flag := durable && !n.noDsync.Load()
+	err := n.writeWays(rq, off, v, flag)
+	if flag && block.IsNotSupported(err) {
+		n.noDsync.Store(true)
+		flag, err = false, n.writeWays(rq, off, v, false)
 	}
-	err := n.write(rq, n.sys.main(), off, v, durable)
 	n.status.wrote(off, off+v.Len())
+	if err == nil && durable && !flag {
+		return n.Flush(rq)
+	}
 	return err
+}
+
+func (n *node) writeWays(rq *block.Req, off int64, v block.Vec, durable bool) error {
+	if from := n.tailFrom.Load(); off+v.Len() > from {
+		return n.writeTail(rq, from, off, v, durable)
+	}
+	return n.write(rq, n.sys.main(), off, v, durable)
 }
 
 // durable reports whether a write with these flags must be on stable storage

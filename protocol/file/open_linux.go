@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/engine"
 )
 
 // linuxFile is an open file with the descriptors that the node uses.
@@ -107,7 +108,11 @@ func (f *linuxFile) settle(c *config) error {
 			return openError(c, syscall.EACCES)
 		}
 	}
-	f.moves = directMover(f.fd)
+	flags := engine.Registrable
+	if f.direct {
+		flags |= engine.Direct
+	}
+	f.moves = plainMover(f.fd, flags)
 	if !f.direct {
 		f.tail = f.moves
 		return nil
@@ -134,7 +139,8 @@ func (f *linuxFile) openCached(c *config) error {
 		unix.Close(fd)
 		return block.Errorf(syscall.ESTALE, "%s: was replaced by another file while it was being opened: open it again", c.path)
 	}
-	f.cachedFd, f.tail = fd, directMover(fd)
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // no reading ahead beyond the tail
+	f.cachedFd, f.tail = fd, plainMover(fd, 0)
 	return nil
 }
 
@@ -154,7 +160,11 @@ func (f *linuxFile) size() (int64, error) {
 // close gives everything back. Closing the first descriptor ends its locks.
 func (f *linuxFile) close() error {
 	f.linuxFacts.close()
-	err := unix.Close(f.fd)
+	var err error
+	if f.moves != nil {
+		err = leaveEngine(f.moves.engine, f.moves.file)
+	}
+	err = errors.Join(err, unix.Close(f.fd))
 	if f.cachedFd >= 0 {
 		err = errors.Join(err, unix.Close(f.cachedFd))
 	}

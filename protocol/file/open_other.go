@@ -111,3 +111,15 @@ func (p *plainFile) trial(trialRead) trialOutcome             { return trialOutc
 func (p *plainFile) lockFile(*config) (locked bool, reason string, err error) {
 	return false, "not locked: files are locked on Linux only; keep other programs away from it", nil
 }
+
+func (p *plainFile) startEngine(want string, memory bool) (reason string, err error) {
+	if want != "auto" && want != "threads" {
+		return "", block.Errorf(syscall.ENOTSUP, "aio=%s: on Linux only: use aio=auto or threads", want)
+	}
+	return "engine: calls on the caller's thread", nil
+}
+
+func (p *plainFile) newLeaf(*config) block.Leaf { return nil }
+func (p *plainFile) durableFlag() bool          { return true }
+
+func (p *plainFile) place() placed { return placed{allocated: -1} }

@@ -18,6 +18,7 @@ type descriptor interface {
 type system interface {
 	source
 	isDevice() bool
+	place() placed
 	// main is the way that requests take, direct or through the page cache
 	// as opened. cached goes through the page cache in any case.
 	main() descriptor
@@ -37,6 +38,14 @@ type system interface {
 	setSize(n int64) error
 	// allocate reserves space for a range, which may lie past the end.
 	allocate(off, n int64) error
+	// startEngine chooses how requests to main reach the kernel: want is
+	// the option aio; memory says that the content is there.
+	startEngine(want string, memory bool) (reason string, err error)
+	// newLeaf is the fast lane's way to main, nil where there is none.
+	newLeaf(c *config) block.Leaf
+	// durableFlag: the kernel has a flag for writes that are durable when
+	// they complete.
+	durableFlag() bool
 	// lockFile takes the locks that c wants. locked is false, with the reason
 	// in words, where there are none.
 	lockFile(c *config) (locked bool, reason string, err error)
