@@ -58,7 +58,7 @@ func peers(platter string) []peer {
 }
 
 func servePlatter(binary string, d disk, at *place) (command, string, bool, error) {
-	args := []string{binary, "serve", "--socket", at.socket()}
+	args := []string{binary, "serve", "--listen", "unix:" + at.socket()}
 	var file, note string
 	var err error
 	switch d.name {
