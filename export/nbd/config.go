@@ -87,6 +87,11 @@ type Config struct {
 
 	// NoList keeps the names of exports from clients.
 	NoList bool
+
+	// Left, where set, is called when a connection that used an export has
+	// ended, with the number of those that still do. It may be called from
+	// several goroutines at once and must not wait.
+	Left func(others int)
 }
 
 // withDefaults fills in defaults and says what cannot be.

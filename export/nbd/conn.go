@@ -8,27 +8,88 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/rawio"
 	wire "github.com/platter-storage/platter/wire/nbd"
 )
 
-// conn is the connection of one client.
+// conn is the connection of one client. Its reader goroutine reads requests
+// and decides the way of each. What need not wait is done there; the rest sits
+// in slots while storage or workers have it, and goes onto the ready list when
+// it is done. Whoever holds sendMu sends what is ready.
 type conn struct {
 	srv   *Server
 	nc    net.Conn
 	since time.Time
+	peer  string
 	gone  chan struct{} // closed when its last request is done
 
 	exp *export // chosen; guarded by srv.mu
 
 	mu       sync.Mutex
 	sess     *wire.Session // nil during the handshake
-	stopping wire.Errno    // 0, or what requests are answered from now on
+	free     *slot
+	made     int     // slots that exist
+	slots    []*slot // by number; those from made on are nil
+	releases uint64  // counts them
+	waiting  bool    // the reader waits for a release
+	freed    chan struct{}
+	used     atomic.Int32 // slots out; changed under mu
+	// stopping is 0, or what requests are answered from now on; changed
+	// under mu.
+	stopping atomic.Uint32
+
+	ctx    context.Context // ends when the connection is cut
+	cancel context.CancelFunc
+	broken atomic.Bool // cut: nothing can be sent any more
+
+	// Set before the first request, then only read.
+	child  *block.Child
+	q      *block.Queue
+	link   link
+	sock   *sock // link, where it is a plain socket
+	share  share
+	inline bool // requests are served by the reader
+	ext    bool // extended headers
+	struc  bool // structured replies
+
+	reader
+
+	ready    readyList
+	sendMu   sync.Mutex
+	iov      [][]byte // under sendMu
+	sending  []*slot  // under sendMu
+	wake     chan struct{}
+	over     atomic.Bool // the last request is done
+	work     chan *slot
+	idle     atomic.Int32 // workers that wait for work, less what waits for them
+	workers  int          // under mu
+	helpers  sync.WaitGroup
+	private  []byte // for who is refused memory; at most one slot has it
+	privBusy atomic.Bool
+}
+
+// reader is what belongs to the reader goroutine alone.
+type reader struct {
+	in      inbuf
+	out     []byte      // replies to be sent before it waits
+	ios     []*rawio.IO // to be submitted to leaf before it waits
+	leaf    block.Leaf
+	one     block.Vec // a vector of one element, at hand
+	mine    int       // slots it has not yet handed on
+	batch   int       // requests since it last waited
+	alone   bool      // nothing was in flight when the batch began
+	streak  int       // batches of one request in a row
+	noMap   bool      // the disk lies in a file: nothing to map here
+	bigRead bool      // payload is being received in place: keep other reads small
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	return &conn{srv: s, nc: nc, since: time.Now(), gone: make(chan struct{})}
+	return &conn{srv: s, nc: nc, since: time.Now(), peer: peerName(nc), gone: make(chan struct{})}
 }
 
 // run serves the client from greeting to end.
@@ -38,6 +99,15 @@ func (c *conn) run() {
 		c.logHandshake(err)
 		return
 	}
+	c.begin()
+	c.srv.log.Info("client connected", "peer", c.peer, "export", c.exp.Name, "tls", c.sess.TLS)
+	err := c.readAll()
+	c.logEnd(err)
+	if !wantsAnswers(err) {
+		c.cut()
+	}
+	c.drain()
+	c.end()
 }
 
 // handshake lets the client choose an export.
@@ -66,7 +136,7 @@ func (c *conn) handshake() error {
 // setDeadline sets the connection's deadline unless it is being stopped.
 func (c *conn) setDeadline(t time.Time) {
 	c.mu.Lock()
-	if c.stopping == 0 {
+	if c.stopped() == 0 {
 		_ = c.nc.SetDeadline(t) // fails only on a closed connection, as will what follows
 	}
 	c.mu.Unlock()
@@ -78,38 +148,135 @@ func (c *conn) startTLS(rw io.ReadWriter) (io.ReadWriter, error) {
 	return tc, tc.HandshakeContext(context.Background()) // bounded by the deadline
 }
 
-func (c *conn) logHandshake(err error) {
-	switch {
-	case errors.Is(err, wire.ErrAborted), errors.Is(err, io.EOF):
-		c.srv.log.Debug("client left without using an export", "peer", c.nc.RemoteAddr())
-	default:
-		c.srv.limits.warn(c.srv.log, "handshake failed", "peer", c.nc.RemoteAddr(), "error", err)
+// begin makes ready for requests.
+func (c *conn) begin() {
+	cfg := &c.srv.cfg
+	c.child, c.q = c.exp.Child, block.NewQueue(cfg.Env, c.exp.Group)
+	c.inline = c.child.Info().Inline
+	c.ext, c.struc = c.sess.Extended, c.sess.Structured
+	if c.sock = newSock(c.nc); c.sock != nil && !c.sess.TLS {
+		c.link = c.sock
+	} else {
+		c.sock, c.link = nil, &stream{rw: c.sess.Conn, out: make([]byte, 0, streamBuf)}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.mu.Lock()
+	c.ctx, c.cancel = ctx, cancel
+	c.mu.Unlock()
+	c.share.init(c.srv.mem, cfg.MaxInFlightBytes)
+	c.in.buf = make([]byte, inLen)
+	c.out = make([]byte, 0, outLen)
+	c.ios = make([]*rawio.IO, 0, cfg.MaxInFlight)
+	c.slots = make([]*slot, cfg.MaxInFlight+1)
+	c.one = make(block.Vec, 1)
+	c.iov = make([][]byte, 0, maxBatchIov+2+2*maxChunks)
+	c.freed, c.wake = make(chan struct{}, 1), make(chan struct{}, 1)
+	c.work = make(chan *slot, cfg.MaxInFlight+1)
+	if !c.inline {
+		c.helpers.Go(c.writer)
 	}
 }
 
-// stop ends reading from the client: what has arrived from now on is answered
-// e, what is in flight is answered as it ends, then the connection is closed.
+// drain waits for the requests in flight. What is answered is still sent, where
+// the client takes it.
+func (c *conn) drain() {
+	for {
+		gen := c.releaseCount()
+		_ = c.push() // that it was cut is known
+		if c.used.Load() == 0 {
+			return
+		}
+		c.awaitRelease(gen)
+	}
+}
+
+// end takes down what begin made.
+func (c *conn) end() {
+	c.over.Store(true)
+	c.wakeWriter()
+	close(c.work)
+	c.cut()
+	c.helpers.Wait()
+	c.q.Close()
+}
+
+// cut closes the socket: nothing is read or sent any more. Requests in flight
+// end when storage is done with them.
+func (c *conn) cut() {
+	c.broken.Store(true)
+	c.nc.Close()
+	c.mu.Lock()
+	cancel := c.cancel
+	c.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// stop ends reading from the client: what has arrived is answered e from now
+// on, what is in flight is answered as it ends, then the connection is closed.
 func (c *conn) stop(e wire.Errno) {
 	c.mu.Lock()
-	if c.stopping == 0 {
-		c.stopping = e
+	if c.stopped() == 0 {
+		c.stopping.Store(uint32(e))
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 	}
 	c.mu.Unlock()
 }
 
-// kill closes the socket. Requests in flight end when storage is done.
-func (c *conn) kill() { c.nc.Close() }
+func (c *conn) stopped() wire.Errno { return wire.Errno(c.stopping.Load()) }
+
+// Why reading ends other than by an error.
+var (
+	errDisconnect = errors.New("nbd: client disconnected")
+	errStopped    = errors.New("nbd: the server ends the connection")
+)
+
+// wantsAnswers says whether the client may still read, given why reading from
+// it ended.
+func wantsAnswers(err error) bool {
+	return errors.Is(err, errDisconnect) || errors.Is(err, errStopped) || errors.Is(err, io.EOF) || isTimeout(err)
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+func (c *conn) logEnd(err error) {
+	log := c.srv.log.With("peer", c.peer, "export", c.exp.Name)
+	switch {
+	case errors.Is(err, errDisconnect):
+		log.Info("client disconnected")
+	case c.stopped() != 0:
+		log.Info("client is being disconnected: the export ends")
+	case errors.Is(err, wire.ErrProtocol):
+		c.srv.limits.warn(log, "client broke the protocol: disconnected", "error", err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		log.Info("client is gone without saying so")
+	default:
+		c.srv.limits.warn(log, "connection failed", "error", err)
+	}
+}
+
+func (c *conn) logHandshake(err error) {
+	switch {
+	case errors.Is(err, wire.ErrAborted), errors.Is(err, io.EOF):
+		c.srv.log.Debug("client left without using an export", "peer", c.peer)
+	default:
+		c.srv.limits.warn(c.srv.log, "handshake failed", "peer", c.peer, "error", err)
+	}
+}
 
 // status describes the connection. Called with srv.mu held.
 func (c *conn) status() ConnInfo {
-	info := ConnInfo{Peer: c.nc.RemoteAddr().String(), Since: c.since}
+	info := ConnInfo{Peer: c.peer, Since: c.since, InFlight: int(c.used.Load()), Held: c.share.held.Load()}
 	if c.exp != nil {
 		info.Export = c.exp.Name
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	info.Ending = c.stopping != 0
+	info.Ending = c.stopped() != 0 || c.broken.Load()
 	if s := c.sess; s != nil {
 		info.Negotiated = true
 		info.TLS, info.Structured, info.Extended = s.TLS, s.Structured, s.Extended

@@ -1,8 +1,11 @@
 package nbd
 
 import (
+	"sync/atomic"
+
 	"github.com/platter-storage/platter/internal/bufpool"
 )
+
 // memory is what all connections of a server hold payload in, between socket
 // and disk. It is a pool of the server's own, not the nodes' pool of bounce
 // buffers: payload waits for clients, some of which never come back, while a
@@ -18,6 +21,7 @@ import (
 type memory struct {
 	pool  *bufpool.Pool
 	limit int64
+	held  atomic.Int64
 }
 
 func newMemory(limit int64) *memory {
@@ -27,3 +31,48 @@ func newMemory(limit int64) *memory {
 
 // close gives the memory back. No connection may be left.
 func (m *memory) close() { _ = m.pool.Close() }
+
+// share is what one connection holds. Only its reader takes; anybody gives
+// back.
+type share struct {
+	mem   *memory
+	max   int64
+	held  atomic.Int64
+	w     bufpool.Waiter
+	ready chan struct{}
+}
+
+func (h *share) init(m *memory, most int) {
+	h.mem, h.max, h.ready = m, int64(most), make(chan struct{}, 1)
+	h.w.Ready = func(*bufpool.Waiter) { h.ready <- struct{}{} }
+}
+
+// take returns a buffer of n bytes, at most bufpool.MaxBuf, or nil where the
+// rule, or how the pool is cut up, does not allow it. It never waits for
+// anybody.
+func (h *share) take(n int) []byte {
+	size := int64(max(n, bufpool.MinBuf)) // what is lost to size classes is not counted
+	mine := h.held.Load() + size
+	if mine > h.max || mine > h.mem.limit-h.mem.held.Load()-size {
+		return nil
+	}
+	if !h.mem.pool.Get(&h.w, n) {
+		if h.mem.pool.Cancel(&h.w) {
+			return nil
+		}
+		<-h.ready // granted in between: Ready has been or is being called
+	}
+	b := h.w.Buf
+	h.w.Buf = nil
+	h.held.Add(int64(cap(b)))
+	h.mem.held.Add(int64(cap(b)))
+	return b
+}
+
+// give gives a buffer back.
+func (h *share) give(b []byte) {
+	n := -int64(cap(b))
+	h.mem.pool.Put(b)
+	h.held.Add(n)
+	h.mem.held.Add(n)
+}

@@ -19,12 +19,13 @@ var ErrServerClosed = errors.New("nbd server: closed")
 
 // Server offers exports on any number of listeners.
 type Server struct {
-	cfg    Config
-	log    *slog.Logger
-	mem    *memory
-	limits *logLimit     // of lines about failed requests and clients
-	places chan struct{} // one element a connection that is served; nil without a limit
-	done   chan struct{} // closed when Shutdown begins
+	cfg     Config
+	log     *slog.Logger
+	mem     *memory
+	limits  *logLimit     // of lines about failed requests and clients
+	places  chan struct{} // one element a connection that is served; nil without a limit
+	done    chan struct{} // closed when Shutdown begins
+	scratch chan *extents // for block status
 
 	mu        sync.Mutex // guards what follows; taken before a connection's
 	closing   bool
@@ -41,7 +42,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(), done: make(chan struct{}),
-		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
+		scratch: make(chan *extents, maxScratch),
+		conns:   map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
 	}
 	if cfg.MaxConns > 0 {
 		s.places = make(chan struct{}, cfg.MaxConns)
@@ -195,8 +197,22 @@ func (s *Server) serveConn(nc net.Conn) {
 		}
 		return
 	}
+	defer s.tellLeft(c)
 	defer s.leave(c)
 	c.run()
+}
+
+// tellLeft reports the end of a connection that used an export.
+func (s *Server) tellLeft(c *conn) {
+	if s.cfg.Left == nil {
+		return
+	}
+	s.mu.Lock()
+	used, others := c.exp != nil, len(s.connsLocked(func(o *conn) bool { return o.exp != nil }))
+	s.mu.Unlock()
+	if used {
+		s.cfg.Left(others)
+	}
 }
 
 // RemoveExport ends the export: no client can choose it any more, and those
@@ -262,7 +278,7 @@ func (s *Server) disconnect(ctx context.Context, list []*conn, e wire.Errno) err
 			continue
 		case <-ctx.Done():
 		}
-		c.kill()
+		c.cut()
 	}
 	t := time.NewTimer(hardWait)
 	defer t.Stop()

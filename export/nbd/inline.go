@@ -1,0 +1,293 @@
+package nbd
+
+import (
+	"syscall"
+
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/bufpool"
+	wire "github.com/platter-storage/platter/wire/nbd"
+)
+
+// Disks in memory: the reader serves reads and writes in place. Nothing waits
+// but the socket, and the replies to all that one read brought go out in one
+// write.
+
+// maxCopied is the largest read that is copied behind its header; a longer one
+// is sent from where it lies.
+const maxCopied = 16 << 10
+
+// mapRead asks where a read's bytes are. It answers only if they are nowhere
+// or in memory.
+func (c *conn) mapRead(rq *block.Req, off, n int64) (block.Mapping, bool) {
+	// The vector is for its length: nothing is written there.
+	return c.mapMemory(rq, block.OpRead, off, c.vec1(zeroes()[:n]), 0)
+}
+
+func (c *conn) mapMemory(rq *block.Req, op block.Op, off int64, v block.Vec, fl block.Flags) (block.Mapping, bool) {
+	m, ok := c.child.Map(rq, op, off, v, fl)
+	if ok && m.Kind == block.MapFile {
+		_, _ = c.child.Finish(rq, v.Len(), 0, syscall.EAGAIN) // goes on in the slow lane
+		return m, false
+	}
+	return m, ok
+}
+
+// vec1 is a vector of b alone.
+func (c *conn) vec1(b []byte) block.Vec {
+	c.one[0] = b
+	return c.one
+}
+
+// beginReq takes a request object of this connection.
+func (c *conn) beginReq() *block.Req {
+	rq := c.q.Begin()
+	rq.SetContext(c.ctx)
+	return rq
+}
+
+func (c *conn) readInline(rq *wire.Request) error {
+	if rq.Length > maxCopied {
+		return c.readLong(rq)
+	}
+	n := int(rq.Length)
+	if err := c.outRoom(wire.MaxReplyHead + n); err != nil {
+		return err
+	}
+	at := len(c.out)
+	h := at + c.putDataHead(c.out[at:cap(c.out)], rq)
+	dst := c.out[h : h+n : h+n]
+	req := c.beginReq()
+	zero, err := c.load(req, int64(rq.Offset), dst, c.struc && rq.Flags&wire.CmdFlagDF == 0)
+	c.q.End(req, block.OpRead, int64(n), err)
+	switch {
+	case err != nil:
+		return c.answer(rq, wire.ErrnoOf(err), c.whyFailed(rq, err))
+	case zero:
+		h = at + wire.PutChunkHole(c.out[at:cap(c.out)], rq, c.ext, wire.ReplyFlagDone, rq.Offset, uint32(n))
+		c.out = c.out[:h]
+	default:
+		c.out = c.out[:h+n]
+	}
+	return nil
+}
+
+// putDataHead writes what goes before the data of a read that is answered in
+// one piece.
+func (c *conn) putDataHead(b []byte, rq *wire.Request) int {
+	if c.struc {
+		return wire.PutChunkData(b, rq, c.ext, wire.ReplyFlagDone, rq.Offset, uint32(rq.Length))
+	}
+	return wire.PutSimpleReply(b, rq, 0)
+}
+
+// load reads into dst. Where holes will do and all is zeroes for certain, it
+// says so instead.
+func (c *conn) load(req *block.Req, off int64, dst []byte, holes bool) (zero bool, err error) {
+	v := c.vec1(dst)
+	if !c.noMap {
+		m, ok := c.mapMemory(req, block.OpRead, off, v, 0)
+		if ok {
+			zero = m.Kind == block.MapZero && holes
+			switch {
+			case m.Kind == block.MapMemory:
+				copy(dst, m.Mem)
+			case !zero:
+				clear(dst)
+			}
+			err, _ = c.child.Finish(req, int64(len(dst)), int64(len(dst)), nil)
+			return zero, err
+		}
+		c.noMap = m.Kind == block.MapFile
+	}
+	return false, c.child.Preadv(req, off, v, 0)
+}
+
+// readLong answers a read without a copy where the disk's memory can be mapped,
+// and piece by piece otherwise.
+func (c *conn) readLong(rq *wire.Request) error {
+	req := c.beginReq()
+	err := c.sendLong(req, rq)
+	c.q.End(req, block.OpRead, int64(rq.Length), err)
+	if e, failed := err.(*readError); failed {
+		return c.answer(rq, wire.ErrnoOf(e.err), c.whyFailed(rq, e.err))
+	}
+	return err
+}
+
+// readError is a read that failed before its reply was begun.
+type readError struct{ err error }
+
+func (e *readError) Error() string { return e.err.Error() }
+func (e *readError) Unwrap() error { return e.err }
+
+func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
+	if c.sock == nil || c.noMap {
+		return c.sendPieces(req, rq, int64(rq.Offset), int64(rq.Length))
+	}
+	m, ok := c.mapRead(req, int64(rq.Offset), int64(rq.Length))
+	if !ok {
+		c.noMap = m.Kind == block.MapFile
+		return c.sendPieces(req, rq, int64(rq.Offset), int64(rq.Length))
+	}
+	if err := c.outRoom(wire.MaxReplyHead); err != nil {
+		return err
+	}
+	at := len(c.out)
+	b := c.out[at:cap(c.out)]
+	long := mapped{c: c, req: req, off: int64(rq.Offset), n: int64(rq.Length), bytes: m.Mem}
+	if m.Kind == block.MapZero {
+		long.bytes = zeroes()[:rq.Length]
+		if c.struc && rq.Flags&wire.CmdFlagDF == 0 {
+			long.finish()
+			c.out = c.out[:at+wire.PutChunkHole(b, rq, c.ext, wire.ReplyFlagDone, rq.Offset, uint32(rq.Length))]
+			return nil
+		}
+	}
+	c.out = c.out[:at+c.putDataHead(b, rq)]
+	return c.sendMapped(req, rq, long)
+}
+
+// sendMapped sends all of the out buffer and then the mapped bytes.
+func (c *conn) sendMapped(req *block.Req, rq *wire.Request, long mapped) error {
+	long.head = c.out
+	c.sendMu.Lock()
+	rest, err := c.sock.writeMapped(long)
+	c.sendMu.Unlock()
+	c.out = c.out[:0]
+	if err != nil {
+		c.cut()
+		return err
+	}
+	c.kick()
+	if rest.n == 0 {
+		return nil
+	}
+	// The node declined in the middle; the header is out, or comes first now.
+	c.out = append(c.out, rest.head...)
+	return c.sendRest(req, rest.off, rest.n)
+}
+
+// sendPieces reads and sends piece by piece. If the first read fails, nothing
+// has been sent.
+func (c *conn) sendPieces(req *block.Req, rq *wire.Request, off, n int64) error {
+	s := c.takeSlot()
+	defer c.releaseMine(s)
+	k := c.hold(s, int(min(n, bufpool.MaxBuf)), false)
+	if err := c.child.Preadv(req, off, c.vec1(s.vec[0]), 0); err != nil {
+		return &readError{err}
+	}
+	if err := c.outRoom(wire.MaxReplyHead); err != nil {
+		return err
+	}
+	c.out = c.out[:len(c.out)+c.putDataHead(c.out[len(c.out):cap(c.out)], rq)]
+	if err := c.sendNow(s.vec[0]); err != nil {
+		return err
+	}
+	return c.sendFrom(req, s.vec[0], off+int64(k), n-int64(k))
+}
+
+// sendRest sends what is left of a reply that has been begun.
+func (c *conn) sendRest(req *block.Req, off, n int64) error {
+	s := c.takeSlot()
+	defer c.releaseMine(s)
+	c.hold(s, int(min(n, bufpool.MaxBuf)), false)
+	return c.sendFrom(req, s.vec[0], off, n)
+}
+
+// sendFrom reads and sends n bytes through buf. The reply's header is out: an
+// error can only be shown by closing the connection.
+func (c *conn) sendFrom(req *block.Req, buf []byte, off, n int64) error {
+	for n > 0 {
+		b := buf[:min(int64(len(buf)), n)]
+		if err := c.child.Preadv(req, off, c.vec1(b), 0); err != nil {
+			c.cut()
+			return err
+		}
+		if err := c.sendNow(b); err != nil {
+			return err
+		}
+		off, n = off+int64(len(b)), n-int64(len(b))
+	}
+	return nil
+}
+
+// sendNow sends the out buffer and b behind it.
+func (c *conn) sendNow(b []byte) error {
+	c.sendMu.Lock()
+	iov := append(c.iov[:0], c.out, b)
+	err := c.link.write(iov)
+	c.sendMu.Unlock()
+	c.out = c.out[:0]
+	if err != nil {
+		c.cut()
+	}
+	return err
+}
+
+// store writes src, all of a request's data or a piece of it, in place.
+func (c *conn) store(req *block.Req, off int64, src []byte, fl block.Flags) error {
+	v := c.vec1(src)
+	if !c.noMap {
+		m, ok := c.mapMemory(req, block.OpWrite, off, v, fl)
+		if ok {
+			copy(m.Mem, src) // nowhere to put it: MapZero
+			err, _ := c.child.Finish(req, int64(len(src)), int64(len(src)), nil)
+			return err
+		}
+		c.noMap = m.Kind == block.MapFile
+	}
+	return c.child.Pwritev(req, off, v, fl)
+}
+
+// writeInline serves a write whose data is here or about to come. Long ones
+// pass through one buffer, piece by piece, each multiple of the storage's
+// blocks at a time.
+func (c *conn) writeInline(rq *wire.Request) error {
+	n, fl := int(rq.Length), writeFlags(rq)
+	req := c.beginReq()
+	var err error
+	if u := c.in.unread(); n <= len(u) {
+		err = c.store(req, int64(rq.Offset), u[:n:n], fl)
+		c.in.r += n
+	} else {
+		var fatal error
+		if err, fatal = c.storePieces(req, rq, fl); fatal != nil {
+			c.q.End(req, block.OpWrite, int64(n), fatal)
+			return fatal
+		}
+	}
+	c.q.End(req, block.OpWrite, int64(n), err)
+	if err != nil {
+		return c.answer(rq, wire.ErrnoOf(err), c.whyFailed(rq, err))
+	}
+	return c.answer(rq, 0, "")
+}
+
+// storePieces receives and writes. After an error of the disk the rest of the
+// data is read away; fatal is an error of the connection.
+func (c *conn) storePieces(req *block.Req, rq *wire.Request, fl block.Flags) (err, fatal error) {
+	s := c.takeSlot()
+	defer c.releaseMine(s)
+	off, left := rq.Offset, int(rq.Length)
+	c.hold(s, min(left, bufpool.MaxBuf), false)
+	for left > 0 {
+		b := s.vec[0]
+		b = b[:pieceLen(off, left, len(b))]
+		if fatal = c.receive(b); fatal != nil {
+			return err, fatal
+		}
+		if err == nil {
+			err = c.store(req, int64(off), b, fl)
+		}
+		off, left = off+uint64(len(b)), left-len(b)
+	}
+	return err, nil
+}
+
+// writeFlags are the flags of a write.
+func writeFlags(rq *wire.Request) block.Flags {
+	if rq.Flags&wire.CmdFlagFUA != 0 {
+		return block.FUA
+	}
+	return 0
+}

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package nbd
+
+import "net"
+
+// sock is used on Linux only; elsewhere every connection is a stream.
+type sock struct{ link }
+
+func newSock(net.Conn) *sock { return nil }
+
+func (*sock) pending() int { return 0 }
+
+func (*sock) writeMapped(mapped) (mapped, error) { panic("nbd: no mapped writes on this system") }
+
+func peerName(nc net.Conn) string { return nc.RemoteAddr().String() }
+
+func keepSmall([]byte) {}
