@@ -7,6 +7,11 @@ import (
 	"github.com/platter-storage/platter/block"
 )
 
+// opener opens the file as c says, with O_DIRECT if direct is asked for;
+// errNoDirect is wrapped where the file system refuses that. It is openSystem,
+// but in tests.
+type opener func(c *config, direct bool) (system, error)
+
 // chosen is an opened file with the way it is used, and why.
 type chosen struct {
 	sys     system
@@ -18,11 +23,11 @@ type chosen struct {
 
 // chooseCache opens the file as the option cache says; auto, and the fallback
 // where direct I/O cannot be had, are decided here.
-func chooseCache(c *config) (*chosen, error) {
+func chooseCache(c *config, open opener) (*chosen, error) {
 	if !c.direct && !c.auto {
-		return openCached(c, fmt.Sprintf("page cache: cache=%s", c.cacheName))
+		return openCached(c, open, fmt.Sprintf("page cache: cache=%s", c.cacheName))
 	}
-	ch, err := openDirect(c)
+	ch, err := openDirect(c, open)
 	if err == nil {
 		return ch, nil
 	}
@@ -31,9 +36,9 @@ func chooseCache(c *config) (*chosen, error) {
 	}
 	switch {
 	case c.auto:
-		return openCached(c, fmt.Sprintf("page cache: %v", err))
+		return openCached(c, open, fmt.Sprintf("page cache: %v", err))
 	case c.fallback:
-		ch, cerr := openCached(c, fmt.Sprintf("page cache, as fallback=buffered allows: %v", err))
+		ch, cerr := openCached(c, open, fmt.Sprintf("page cache, as fallback=buffered allows: %v", err))
 		if cerr == nil {
 			ch.warning = fmt.Sprintf("%s: opened through the page cache although cache=%s was asked for: %v", c.path, c.cacheName, err)
 		}
@@ -44,8 +49,8 @@ func chooseCache(c *config) (*chosen, error) {
 
 // openDirect opens with O_DIRECT; errNoDirect is wrapped where that is not to
 // be had or, for cache=auto, not worth having.
-func openDirect(c *config) (*chosen, error) {
-	sys, err := openSystem(c, true)
+func openDirect(c *config, open opener) (*chosen, error) {
+	sys, err := open(c, true)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +92,8 @@ func notWorthIt(res *resolution) error {
 	return nil
 }
 
-func openCached(c *config, why string) (*chosen, error) {
-	sys, err := openSystem(c, false)
+func openCached(c *config, open opener, why string) (*chosen, error) {
+	sys, err := open(c, false)
 	if err != nil {
 		return nil, err
 	}

@@ -74,15 +74,15 @@ func Examine(path string, opts block.Values) (*Examination, error) {
 	if err != nil {
 		return nil, err
 	}
-	return examine(&c)
+	return examine(&c, openSystem)
 }
 
-func examine(c *config) (*Examination, error) {
+func examine(c *config, open opener) (*Examination, error) {
 	x := &Examination{Path: c.path, Kind: "regular file", Allocated: -1, Engines: engine.Probe()}
-	sys, err := openSystem(c, true)
+	sys, err := open(c, true)
 	refused := err
 	if errors.Is(err, errNoDirect) {
-		sys, err = openSystem(c, false)
+		sys, err = open(c, false)
 	}
 	if err != nil {
 		return nil, err

@@ -211,7 +211,7 @@ func (r *resolver) byTrial() error {
 	return nil
 }
 
-// crossCheck makes one read that is aligned exactly as stated. Where it is
+// crossCheck reads with no more alignment than is stated. Where that is
 // refused as misaligned, what trial reads find is added.
 func (r *resolver) crossCheck() error {
 	if !powersOfTwo(r.read, r.write, r.mem) {
@@ -222,12 +222,18 @@ func (r *resolver) crossCheck() error {
 		r.answer("cross-check", "not made: there is no data yet that a read would fetch from storage", nil)
 		return nil
 	}
-	o := r.src.trial(trialRead{r.runOff, r.mem, []uint32{r.read}})
+	n := r.acrossPages(r.read)
+	o := r.src.trial(trialRead{r.runOff, r.mem, []uint32{n}})
+	if o.err == nil && n > r.read {
+		// The shortest request too, where the long one showed only that
+		// the memory is right.
+		o = r.src.trial(trialRead{r.runOff + int64(r.read), 0, []uint32{r.read}})
+	}
 	r.out.byCache = o.cached
 	switch {
 	case o.err == nil:
 		r.verified = true
-		r.answer("cross-check", fmt.Sprintf("a read of %d bytes into memory aligned to %d succeeded%s", r.read, r.mem, cachedText(o.cached)), nil)
+		r.answer("cross-check", fmt.Sprintf("reads of %d bytes and into memory aligned to %d succeeded%s", r.read, r.mem, cachedText(o.cached)), nil)
 	case isMisaligned(o.err):
 		return r.disagree()
 	default:
@@ -301,13 +307,22 @@ func (r *resolver) tryRequest(a uint32) error {
 	return o.err
 }
 
+// acrossPages is a length for trials of memory, at least a: kernels do not look
+// at the address of a read that lies within one page (seen on 6.18).
+func (r *resolver) acrossPages(a uint32) uint32 {
+	if r.runLen < safeAlign {
+		return a
+	}
+	return max(a, safeAlign)
+}
+
 // ladderMem looks for the memory alignment that goes with requests of a.
 func (r *resolver) ladderMem(a uint32) found {
 	for m := uint32(1); m <= a; m *= 2 {
 		if m == 2 {
 			continue // no device has it
 		}
-		o := r.src.trial(trialRead{r.runOff, m, []uint32{a}})
+		o := r.src.trial(trialRead{r.runOff, m, []uint32{r.acrossPages(a)}})
 		switch {
 		case o.err == nil && m == 1:
 			r.answer("trial", fmt.Sprintf("requests of %d; memory cannot be told, an odd address succeeded: using %d", a, a), nil)
@@ -327,7 +342,7 @@ func (r *resolver) ladderMem(a uint32) found {
 // segment is the alignment of each element's length: that of its memory where
 // a trial read shows that this kernel and storage take it so.
 func (r *resolver) segment() (uint32, block.Origin) {
-	whole := max(r.read, r.write)
+	whole := min(r.read, r.write) // the logical block: writes may need more for the file system's sake
 	switch {
 	case r.mem >= whole:
 		return whole, r.origin
@@ -342,7 +357,7 @@ func (r *resolver) segment() (uint32, block.Origin) {
 		r.answer("segments", fmt.Sprintf("whole blocks of %d: kernels before %d.%d take no less", whole, fineSegments[0], fineSegments[1]), nil)
 		return whole, r.origin
 	}
-	if !r.verified || r.runLen < int64(r.read) || r.mem >= r.read {
+	if !r.verified || r.runLen < int64(r.read) {
 		r.answer("segments", fmt.Sprintf("whole blocks of %d: there is no data to try parts on", whole), nil)
 		return whole, r.origin
 	}
@@ -358,7 +373,7 @@ func (r *resolver) segment() (uint32, block.Origin) {
 // directLimits puts together the limits of a file opened for direct I/O.
 func (r *resolver) directLimits() *block.Limits {
 	if r.q.wholeMem {
-		r.mem = max(r.mem, r.read, r.write)
+		r.mem = max(r.mem, min(r.read, r.write))
 		r.memFrom = block.OriginTrial
 	}
 	if r.q.thorough && r.origin != block.OriginTrial && !r.out.fs.anyAlign {

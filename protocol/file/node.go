@@ -70,11 +70,11 @@ func open(a *block.OpenArgs, mustBeDevice bool) (block.Node, error) {
 		return nil, err
 	}
 	c.mustBeDevice = mustBeDevice
-	return openNode(a.Env, c)
+	return openNode(a.Env, c, openSystem)
 }
 
-func openNode(env *block.Env, c config) (*node, error) {
-	ch, err := chooseCache(&c)
+func openNode(env *block.Env, c config, open opener) (*node, error) {
+	ch, err := chooseCache(&c, open)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (n *node) Flush(rq *block.Req) error {
 	if n.cfg.noFlush || n.cfg.readOnly {
 		return nil
 	}
-	r := retry{n: n, rq: rq}
+	r := retry{rq: rq}
 	for {
 		err := n.sys.sync()
 		if err == nil || !r.again(err) {

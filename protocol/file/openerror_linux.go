@@ -89,14 +89,20 @@ func permissionText(c *config, errno syscall.Errno) string {
 	if err != nil {
 		return "a folder on its path may not be entered: check the permissions of the folders"
 	}
-	if !c.readOnly && unix.Access(c.path, unix.R_OK) == nil {
-		if errno == syscall.EPERM {
-			return "it is marked immutable or append-only (see lsattr), or a security policy forbids it: open it read-only, or clear the mark"
-		}
-		if fi.Mode()&os.ModeDevice != 0 {
-			return "the device is read-only, or may not be written: open it read-only"
-		}
+	device := fi.Mode()&os.ModeDevice != 0
+	readable := unix.Access(c.path, unix.R_OK) == nil
+	switch {
+	case device && errno == syscall.EPERM:
+		return "a policy forbids it: allow the device to this container or service"
+	case device && !c.readOnly && readable:
+		return "the device is read-only: open it read-only"
+	case !c.readOnly && readable && errno == syscall.EPERM:
+		return "it is marked immutable or append-only (see lsattr): open it read-only, or clear the mark"
+	case !c.readOnly && readable:
 		return fmt.Sprintf("it may be read but not written (mode %v): open it read-only, or change its mode", fi.Mode().Perm())
+	}
+	if os.Geteuid() == 0 {
+		return "permission denied, even to root: a security policy forbids it"
 	}
 	return fmt.Sprintf("permission denied (mode %v, owner %s, and we are user %d): change its mode or owner, or run as another user", fi.Mode().Perm(), ownerText(fi), os.Geteuid())
 }

@@ -88,7 +88,7 @@ func (n *node) publish(old, now *block.Limits) {
 // kernel happens to cut a request, so that no trial read proves it for all.
 func (n *node) stricter(l *block.Limits, v block.Vec) bool {
 	s := &n.limits
-	whole := max(l.ReadAlign, l.WriteAlign)
+	whole := min(l.ReadAlign, l.WriteAlign)
 	lens, addrs := coarseness(v)
 	switch {
 	case !s.wholeSegs && lens&uint64(whole-1) != 0:

@@ -83,12 +83,15 @@ type edge struct {
 func openEdge(t testing.TB, path, opts string) *edge {
 	t.Helper()
 	env, log := testEnv(t)
-	n, err := tryOpen(t, env, false, join("filename="+path, opts))
+	n, err := tryOpen(t, env, false, join(filename(path), opts))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return connect(t, n, env, log)
 }
+
+// filename is the option that names path.
+func filename(path string) string { return "filename=" + strings.ReplaceAll(path, ",", ",,") }
 
 func join(a, b string) string {
 	if b == "" {
@@ -189,7 +192,7 @@ func makeDisk(t testing.TB, dir string, size int64, opts string) string {
 	t.Helper()
 	env, _ := testEnv(t)
 	path := filepath.Join(dir, fmt.Sprintf("disk-%d.img", size))
-	if err := tryCreate(t, env, size, join("filename="+path, opts)); err != nil {
+	if err := tryCreate(t, env, size, join(filename(path), opts)); err != nil {
 		t.Fatal(err)
 	}
 	return path

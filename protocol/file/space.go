@@ -55,7 +55,7 @@ func (n *node) attempt(rq *block.Req, missing *atomic.Bool, call func() error) e
 	if missing.Load() {
 		return block.ErrNotSupported
 	}
-	r := retry{n: n, rq: rq}
+	r := retry{rq: rq}
 	for {
 		err := notThere(call())
 		if block.IsNotSupported(err) {

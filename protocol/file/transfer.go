@@ -18,7 +18,7 @@ func (n *node) read(rq *block.Req, d descriptor, off int64, v block.Vec) error {
 	if err == nil && int64(got) == v.Len() {
 		return nil
 	}
-	t := transferRest{retry: retry{n: n, rq: rq}, d: d, off: off, v: v}
+	t := transferRest{retry: retry{rq: rq}, n: n, d: d, off: off, v: v}
 	return t.read(got, err)
 }
 
@@ -28,13 +28,14 @@ func (n *node) write(rq *block.Req, d descriptor, off int64, v block.Vec, durabl
 	if err == nil && int64(got) == v.Len() {
 		return nil
 	}
-	t := transferRest{retry: retry{n: n, rq: rq}, d: d, off: off, v: v, durable: durable}
+	t := transferRest{retry: retry{rq: rq}, n: n, d: d, off: off, v: v, durable: durable}
 	return t.write(got, err)
 }
 
 // transferRest finishes what the first call did not do.
 type transferRest struct {
 	retry
+	n       *node
 	d       descriptor
 	off     int64 // of v
 	v       block.Vec
@@ -152,7 +153,6 @@ func (n *node) failed(off int64, v block.Vec, err error, write bool) error {
 
 // retry bounds the repetition of calls that failed for a passing reason.
 type retry struct {
-	n          *node
 	rq         *block.Req
 	interrupts int
 	waits      int
@@ -174,24 +174,7 @@ func (r *retry) again(err error) bool {
 		return true
 	case (errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.EAGAIN)) && r.waits < maxWaits:
 		r.waits++
-		return r.n.sleep(r.rq, firstWaitNs<<(r.waits-1))
+		return r.rq.Sleep(firstWaitNs<<(r.waits-1)) == nil
 	}
 	return false
-}
-
-// sleep waits ns nanoseconds; false: the request was cancelled meanwhile.
-func (n *node) sleep(rq *block.Req, ns int64) bool {
-	woken := make(chan struct{})
-	stop := n.env.After(ns, func() { close(woken) })
-	if rq == nil {
-		<-woken
-		return true
-	}
-	select {
-	case <-woken:
-		return true
-	case <-rq.Context().Done():
-		stop()
-		return false
-	}
 }
