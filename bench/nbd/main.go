@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -113,12 +114,12 @@ func (o *options) plan(dir string) (*plan, error) {
 	if p.disks, err = choose("disk", disks, func(d disk) string { return d.name }, split(o.disks)); err != nil {
 		return nil, err
 	}
-	if p.peers, err = choose("peer", peers(dir+"/platter"), func(p peer) string { return p.name }, split(o.peers)); err != nil {
+	if p.peers, err = choose("peer", peers(filepath.Join(dir, "bin", "platter")), func(p peer) string { return p.name }, split(o.peers)); err != nil {
 		return nil, err
 	}
 	for _, pr := range p.peers {
 		if pr.name == "platter" {
-			if _, err := buildPlatter(dir); err != nil {
+			if err := buildPlatter(pr.binary); err != nil {
 				return nil, err
 			}
 		} else if _, err := exec.LookPath(pr.binary); err != nil {

@@ -162,12 +162,11 @@ func tellVersion(binary string, args []string) string {
 }
 
 // buildPlatter builds the program from the tree that the benchmark runs in.
-func buildPlatter(dir string) (string, error) {
-	binary := filepath.Join(dir, "platter")
+func buildPlatter(binary string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/platter")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building platter (run this from the repository, or leave it out with -peers): %w\n%s", err, out)
+		return fmt.Errorf("building platter (run this from the repository, or leave it out with -peers): %w\n%s", err, out)
 	}
-	return binary, nil
+	return nil
 }

@@ -34,7 +34,7 @@ var rows = []row{
 	{name: "r1m-d4", about: "1 MiB sequential read, depth 4", load: workload{block: mib, depth: 4, conns: 1}},
 	{name: "w1m-d4", about: "1 MiB sequential write, depth 4", load: workload{write: true, block: mib, depth: 4, conns: 1}},
 	{name: "w128k-d8", about: "128 KiB sequential write, depth 8", load: workload{write: true, block: 128 * kib, depth: 8, conns: 1}},
-	{name: "copy", about: "nbdcopy of the whole, fully written disk to null:, 4 connections", tool: nbdcopy, content: true},
+	{name: "copy", about: "nbdcopy of the whole, fully written disk to null:, 4 connections; a request is 1 MiB", tool: nbdcopy, content: true},
 	{name: "fio", about: "4 KiB random read, depth 32, by fio's nbd engine: the same as r4k-d32 by another client", tool: fio},
 }
 
