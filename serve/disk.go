@@ -29,7 +29,7 @@ type export struct {
 	cfg   config.Export
 	child *block.Child
 	// alias is the hidden export without a name that leads to the first
-	// disk, where there are several.
+	// one, for clients who name none.
 	alias bool
 }
 

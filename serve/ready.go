@@ -15,6 +15,8 @@ type Ready struct {
 	Disks  []DiskInfo `json:"disks"`
 	Listen []string   `json:"listen"`
 	TLS    string     `json:"tls"`
+	// Error is why a reload did not do all that was asked for.
+	Error string `json:"error,omitempty"`
 }
 
 // DiskInfo is one disk.
@@ -42,10 +44,12 @@ type NodeInfo struct {
 
 // ExportInfo is one name of a disk.
 type ExportInfo struct {
-	Name        string   `json:"name"`
-	Description string   `json:"description,omitempty"`
-	ReadOnly    bool     `json:"read_only"`
-	URIs        []string `json:"uris"`
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	ReadOnly    bool   `json:"read_only"`
+	// Default: clients who name no export get this one.
+	Default bool     `json:"default"`
+	URIs    []string `json:"uris"`
 	// Commands use the export at its first URI.
 	Commands []string `json:"commands"`
 }
@@ -80,21 +84,26 @@ func (d *Daemon) describeDisk(dk *disk) DiskInfo {
 		di.Nodes = append(di.Nodes, describeNode(in.Info()))
 	}
 	for _, e := range dk.exports {
-		if e.alias {
-			continue
+		if !e.alias {
+			di.Exports = append(di.Exports, d.describeExport(e, info.ReadOnly))
 		}
-		ei := ExportInfo{Name: e.cfg.Name, Description: e.cfg.Description, ReadOnly: e.cfg.ReadOnly || info.ReadOnly}
-		for i, l := range d.listeners {
-			u := l.address(d.cfg.TLS)
-			u.Export = e.cfg.Name
-			ei.URIs = append(ei.URIs, uriText(u))
-			if i == 0 {
-				ei.Commands = clientLines(u, ei.ReadOnly, d.cfg.TLS)
-			}
-		}
-		di.Exports = append(di.Exports, ei)
 	}
 	return di
+}
+
+func (d *Daemon) describeExport(e *export, readOnly bool) ExportInfo {
+	ei := ExportInfo{Name: e.cfg.Name, Description: e.cfg.Description, ReadOnly: e.cfg.ReadOnly || readOnly, Default: isDefault(d.cfg)(e.cfg.Name)}
+	for i, l := range d.listeners {
+		u := l.address(d.cfg.TLS)
+		if only := len(d.disks) == 1 && len(d.disks[0].cfg.Exports) == 1; !only {
+			u.Export = e.cfg.Name
+		}
+		ei.URIs = append(ei.URIs, uriText(u))
+		if i == 0 {
+			ei.Commands = clientLines(u, ei.ReadOnly, d.cfg.TLS)
+		}
+	}
+	return ei
 }
 
 func describeNode(info *block.Info) NodeInfo {
@@ -123,6 +132,9 @@ func (r *Ready) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, ", TLS %s", r.TLS)
 	}
 	fmt.Fprintln(&b, "; Ctrl-C or SIGTERM ends it, SIGUSR1 prints statistics")
+	if r.Error != "" {
+		fmt.Fprintf(&b, "not all that was asked for: %s\n", r.Error)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -155,6 +167,9 @@ func (e *ExportInfo) writeText(b *strings.Builder, commands bool) {
 	}
 	if e.ReadOnly {
 		notes += ", read-only"
+	}
+	if e.Default {
+		notes += ", also found without a name"
 	}
 	fmt.Fprintf(b, "  export %q%s\n", e.Name, notes)
 	for _, u := range e.URIs {

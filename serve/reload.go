@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/platter-storage/platter/serve/config"
 )
@@ -81,19 +82,39 @@ func (r *reload) prepare(ctx context.Context) error {
 	}
 	r.match()
 	for i := range r.pairs {
-		p := &r.pairs[i]
-		if p.disk != nil {
-			continue
-		}
-		if p.disk, err = r.d.openDisk(ctx, p.cfg); err != nil {
+		if err := r.prepareDisk(ctx, &r.pairs[i]); err != nil {
 			return err
 		}
-		p.added = true
 	}
 	if tlsConfig != nil {
 		r.d.certs.now.Store(tlsConfig)
 	}
 	return nil
+}
+
+// prepareDisk opens a disk that is new. One that shall be another file than
+// now is opened for a look: a mistyped path must not cost its clients. A file
+// that is in use decides nothing, for it may be we who use it.
+func (r *reload) prepareDisk(ctx context.Context, p *pair) error {
+	if p.disk == nil {
+		var err error
+		p.disk, err = r.d.openDisk(ctx, p.cfg)
+		p.added = err == nil
+		return err
+	}
+	if p.disk.cfg.Path.Value == p.cfg.Path.Value {
+		return nil
+	}
+	look := p.cfg
+	look.Name = "" // the name is still in use
+	dk, err := r.d.openDisk(ctx, look)
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return r.d.closeDisk(dk)
 }
 
 func (r *reload) prepareListeners() error {

@@ -128,16 +128,26 @@ func (p *program) reload(ctx context.Context, old *config.Config) *config.Config
 	cfg, err := p.Load()
 	if err != nil {
 		p.log.Error("the configuration is wrong: the old one stays in force", "error", err)
+		p.reloaded(err)
 		return old
 	}
-	if err := p.d.Reload(ctx, cfg); err != nil {
+	if err = p.d.Reload(ctx, cfg); err != nil {
 		p.log.Error("the new configuration is not all in force", "error", err)
 	} else {
 		p.log.Info("the new configuration is in force")
 	}
 	p.level.Set(cfg.LogLevel)
-	p.event("reloaded", p.d.Ready())
+	p.reloaded(err)
 	return cfg
+}
+
+// reloaded says what is served now, and what went wrong.
+func (p *program) reloaded(err error) {
+	r := p.d.Ready()
+	if err != nil {
+		r.Error = err.Error()
+	}
+	p.event("reloaded", r)
 }
 
 // stop ends the daemon, unless a second signal says that it must not take the

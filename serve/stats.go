@@ -15,6 +15,7 @@ import (
 type Stats struct {
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Connections   int           `json:"connections"`
+	InFlight      int           `json:"in_flight"` // requests that clients wait for
 	Exports       []ExportStats `json:"exports"`
 	Buffers       BufferStats   `json:"buffers"`
 }
@@ -58,7 +59,11 @@ type OpStats struct {
 func (d *Daemon) Stats() *Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := &Stats{UptimeSeconds: time.Since(d.began).Seconds(), Connections: len(d.server.Connections())}
+	s := &Stats{UptimeSeconds: time.Since(d.began).Seconds()}
+	for _, c := range d.server.Connections() {
+		s.Connections++
+		s.InFlight += c.InFlight
+	}
 	disks := map[string]string{}
 	for _, dk := range d.disks {
 		for _, e := range dk.cfg.Exports {
@@ -96,7 +101,8 @@ func exportStats(name, disk string, s *block.Stats) ExportStats {
 // WriteText writes the snapshot for people.
 func (s *Stats) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "statistics after %s, %d clients connected\n", time.Duration(s.UptimeSeconds*float64(time.Second)).Round(time.Second), s.Connections)
+	fmt.Fprintf(&b, "statistics after %s, %d clients connected, %d requests in flight\n",
+		time.Duration(s.UptimeSeconds*float64(time.Second)).Round(time.Second), s.Connections, s.InFlight)
 	for i := range s.Exports {
 		s.Exports[i].writeText(&b)
 	}

@@ -135,7 +135,7 @@ func TestNames(t *testing.T) {
 
 func TestDefaultExport(t *testing.T) {
 	for text, want := range map[string]string{
-		"disks: [a.img]":                                    "",
+		"disks: [a.img]":                                    "a",
 		"disks: [a.img, b.img]":                             "a",
 		"disks: [{path: a, export: z}]":                     "z",
 		"disks: [{path: a}, {path: b, export: {name: ''}}]": "",

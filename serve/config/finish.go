@@ -132,18 +132,13 @@ func (c *Config) giveExports(texts []Text) error {
 	return nil
 }
 
-// nameExports gives an export to each disk that has none: the default one to
-// the only disk, one of the disk's name otherwise.
+// nameExports gives each disk that has no export one of the disk's name.
 func (c *Config) nameExports() error {
 	taken := map[string]Place{}
 	for i := range c.Disks {
 		d := &c.Disks[i]
 		if len(d.Exports) == 0 {
-			e := Export{At: d.At}
-			if len(c.Disks) > 1 {
-				e.Name = d.Name
-			}
-			d.Exports = []Export{e}
+			d.Exports = []Export{{Name: d.Name, At: d.At}}
 		}
 		if len(d.Exports) > MaxExports {
 			return errorAt(d.At, "disk %s has more than %d exports", d.Name, MaxExports)
@@ -166,7 +161,7 @@ func parenthesised(at Place) string {
 }
 
 // DefaultExport is the export that clients reach who name none: the one called
-// "", or the first. Empty and false where there is no disk.
+// "", or the first. False where there is no disk.
 func (c *Config) DefaultExport() (name string, ok bool) {
 	for i := range c.Disks {
 		for _, e := range c.Disks[i].Exports {

@@ -101,8 +101,8 @@ var Settings = []Setting{
 	{Name: "locking", Value: "MODE", Default: "auto", Driver: true, Help: "lock the file against other programs"},
 	{Name: "discard", Value: "MODE", Default: "unmap", Allowed: []string{"unmap", "ignore"}, Help: "whether discard and trim give space back",
 		disk: func(d *Disk, v Text) error { d.IgnoreDiscard = v.Value == "ignore"; return nil }},
-	{Name: "export", Value: "name=…,description=…,read-only=on", Many: true, Default: `"" for the only disk, otherwise the file's name`,
-		Help: "the name by which clients find the disk; repeated: further names of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
+	{Name: "export", Value: "name=…,description=…,read-only=on", Many: true, Default: "the disk's name",
+		Help: "the name by which clients find the disk, a comma in it doubled; the first one is found without a name too; repeated: further names of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
 
 	{Name: "listen", Short: "l", Value: "ADDRESS", Many: true, Default: "auto", Help: "unix:PATH, HOST:PORT, [::1]:PORT, systemd, systemd:NAME, fd:NUMBER, or auto: a private Unix socket",
 		daemon: func(c *Config, v Text) error { return c.addListen(v) }},
