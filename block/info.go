@@ -41,6 +41,9 @@ type Abilities struct {
 	// Explain says in sentences how the node came to its decisions
 	// (engine, alignment, cache), one a line, for people.
 	Explain func() []string
+	// Refresh asks the storage anew for its size and limits, which others
+	// may have changed (a volume that was grown), and publishes them.
+	Refresh func() error
 }
 
 // Size is the length of the content in bytes.

@@ -122,7 +122,7 @@ func (n *node) describe(res *resolution) error {
 	i.ZeroFlags = block.MayUnmap
 	i.MultiConn = true
 	i.Inline = res.fs.memory
-	i.Abilities.Explain = n.explain
+	i.Abilities.Explain, i.Abilities.Refresh = n.explain, n.refresh
 	if n.leaf = n.sys.newLeaf(&n.cfg); n.leaf != nil {
 		i.Abilities.Mapper = n
 	}

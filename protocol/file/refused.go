@@ -132,6 +132,25 @@ func meets(l *block.Limits, size, off int64, v block.Vec, write bool) bool {
 	return n&int64(align-1) == 0 || off+n == size
 }
 
+// refresh asks again for the size and the limits, which others may have changed.
+func (n *node) refresh() error {
+	n.tailMu.Lock()
+	defer n.tailMu.Unlock()
+	size, err := n.sys.size()
+	if err != nil {
+		return err
+	}
+	n.limits.mu.Lock()
+	defer n.limits.mu.Unlock()
+	if size != n.info.Size() {
+		n.status.forget()
+		n.info.SetSize(size)
+		n.placeTail()
+	}
+	_, err = n.resolveAgain(n.info.Limits())
+	return err
+}
+
 // shrunk is called when a read found the file's end before the node's size.
 func (n *node) shrunk(at, size int64) error {
 	s := &n.limits
