@@ -7,12 +7,13 @@ package nbd
 // against CheckRange. ("Command flags", "Request types", "Error values", "Size
 // constraints")
 func (s *Session) Check(rq *Request) Errno {
+	if rq.Type == CmdDisc { // it has no reply, so no error either
+		return 0
+	}
 	if rq.Flags&^s.validFlags(rq.Type) != 0 {
 		return EINVAL
 	}
 	switch rq.Type {
-	case CmdDisc:
-		return 0
 	case CmdFlush:
 		if s.Flags&FlagSendFlush == 0 || rq.Offset != 0 || rq.Length != 0 {
 			return EINVAL

@@ -124,8 +124,13 @@ func (w *sender) cutSegment() {
 // flush writes what has been gathered.
 func (w *sender) flush() error {
 	w.cutSegment()
-	w.vec = w.segs
-	_, err := w.vec.WriteTo(w.conn)
+	var err error
+	if len(w.segs) == 1 {
+		_, err = w.conn.Write(w.segs[0])
+	} else {
+		w.vec = w.segs
+		_, err = w.vec.WriteTo(w.conn)
+	}
 	clear(w.segs) // the callers' memory is not ours to hold
 	w.segs = w.segs[:0]
 	w.buf, w.cut = w.buf[:0], 0

@@ -407,6 +407,7 @@ func TestCheck(t *testing.T) {
 		{"block status without contexts", &bare, Request{Type: CmdBlockStatus, Length: 1}, EINVAL},
 		{"block status with payload", &base, Request{Type: CmdBlockStatus, Length: 12, Flags: CmdFlagPayloadLen}, 0},
 		{"disconnect", &bare, Request{Type: CmdDisc}, 0},
+		{"disconnect with all that is wrong", &bare, Request{Type: CmdDisc, Flags: 0xffff, Offset: 1, Length: 1}, 0},
 		{"resize", &base, Request{Type: CmdResize, Length: 1}, EINVAL},
 		{"unknown", &base, Request{Type: 99, Length: 1}, EINVAL},
 		{"unknown flag", &base, Request{Type: CmdRead, Length: 1, Flags: 1 << 15}, EINVAL},
