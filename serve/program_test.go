@@ -605,6 +605,46 @@ func TestPrintedCommands(t *testing.T) {
 	}
 }
 
+func TestProbe(t *testing.T) {
+	dir := folder(t)
+	disk := filepath.Join(dir, "d.img")
+	if err := os.WriteFile(disk, []byte(strings.Repeat("data", 1<<19)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errOut := run(t, "probe", "--json", "--time", "2ms", "--write-test", disk)
+	var f struct {
+		Examination struct{ Kind string }
+		Measurement struct {
+			Rows []struct {
+				Op   string
+				Rate float64 `json:"requests_per_second"`
+			}
+		}
+		Advice []string
+	}
+	if err := json.Unmarshal([]byte(out), &f); code != 0 || err != nil || errOut != "" {
+		t.Fatalf("exit code %d, %v:\n%s%s", code, err, out, errOut)
+	}
+	if f.Examination.Kind != "regular file" || len(f.Measurement.Rows) < 13 || f.Measurement.Rows[0].Rate <= 0 || len(f.Advice) == 0 {
+		t.Errorf("%+v", f)
+	}
+	for _, device := range []string{testutil.Loop(t, dir, 4<<20, 4096)} {
+		code, out, errOut = run(t, "probe", "--time", "2ms", device)
+		if code != 0 || !strings.Contains(out, device+": block device, device ") || !strings.Contains(out, "write_align     4 KiB") || !strings.Contains(out, "logical_block_size=4096") {
+			t.Errorf("exit code %d:\n%s%s", code, out, errOut)
+		}
+		if code, _, errOut = run(t, "probe", "--write-test", device); code != 2 || !strings.Contains(errOut, "says nothing about a device") {
+			t.Errorf("--write-test of a device gives %d: %s", code, errOut)
+		}
+	}
+	if code, _, errOut = run(t, "probe", dir+"/none"); code != 1 || !strings.Contains(errOut, "does not exist") {
+		t.Errorf("probing nothing gives %d: %s", code, errOut)
+	}
+	if left, _ := filepath.Glob(dir + "/.platter-probe-*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 func TestOtherCommands(t *testing.T) {
 	dir := folder(t)
 	for _, c := range []struct{ args, want string }{

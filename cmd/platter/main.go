@@ -80,7 +80,7 @@ accessed, does so, and says what it found.`,
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = false
-	root.AddCommand(newServe(), newDrivers(), newVersion(), newMan())
+	root.AddCommand(newServe(), newProbe(), newDrivers(), newVersion(), newMan())
 	return root
 }
 
