@@ -16,6 +16,10 @@ type Info struct {
 	// Inline promises that reads and writes never wait for a device: the
 	// content is in memory. Callers may then serve requests in place.
 	Inline bool
+	// Cached says that reads and writes usually end without waiting for a
+	// device, through the system's page cache. Callers may serve requests in
+	// place as long as they find that they are quick.
+	Cached bool
 	// MultiConn promises that a flush through one connection covers writes
 	// completed through every other.
 	MultiConn bool

@@ -19,7 +19,7 @@ func TestCommands(t *testing.T) {
 
 func testCommands(t *testing.T, kind string, cfg wire.ClientConfig) {
 	env := blocktest.NewEnv(t)
-	r := newRig(t, env, Config{}, Export{Name: "d", Child: disk(t, env, kind, 64*mib), AllocationDepth: true})
+	r := newRig(t, env, Config{}, Export{Name: "d", Child: disk(t, env, kind, 12*mib), AllocationDepth: true})
 	c := r.dial(cfg, wire.ClientOptions{})
 	shadow := make([]byte, c.Size())
 	check := func(off, n int) {
@@ -32,7 +32,7 @@ func testCommands(t *testing.T, kind string, cfg wire.ClientConfig) {
 			t.Fatalf("%d bytes at %d differ", n, off)
 		}
 	}
-	lengths := []int{1, 511, 512, 4096, 4097, maxBuffered, maxBuffered + 1, 100000, 1 << 20, 1<<20 + 1, 3<<20 + 12345, 32 << 20}
+	lengths := []int{1, 511, 512, 4096, 4097, maxBuffered, maxBuffered + 1, 100000, 1 << 20, 1<<20 + 1, 3<<20 + 12345, 8 << 20}
 	for i, n := range lengths {
 		off := i * 777
 		p := pattern(n, byte(i))
@@ -50,17 +50,17 @@ func testCommands(t *testing.T, kind string, cfg wire.ClientConfig) {
 	for _, z := range []struct {
 		off, n int
 		fl     wire.CmdFlags
-	}{{100, 200, 0}, {4096, 65536, wire.CmdFlagNoHole}, {1 << 20, 3<<20 + 17, wire.CmdFlagFUA}, {10 << 20, 16 << 20, 0}} {
+	}{{100, 200, 0}, {4096, 65536, wire.CmdFlagNoHole}, {1 << 20, 3<<20 + 17, wire.CmdFlagFUA}, {4 << 20, 6 << 20, 0}} {
 		if err := c.WriteZeroes(uint64(z.off), uint64(z.n), z.fl); err != nil {
 			t.Fatal(err)
 		}
 		clear(shadow[z.off : z.off+z.n])
 		check(max(0, z.off-1000), z.n+2000)
 	}
-	if err := c.Trim(30<<20, 1<<20, wire.CmdFlagFUA); err != nil {
+	if err := c.Trim(10<<20, 1<<20, wire.CmdFlagFUA); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Pwrite(shadow[30<<20:31<<20], 30<<20, 0); err != nil { // what was trimmed may read as anything
+	if err := c.Pwrite(shadow[10<<20:11<<20], 10<<20, 0); err != nil { // what was trimmed may read as anything
 		t.Fatal(err)
 	}
 	if err := c.Cache(0, uint64(len(shadow))); err != nil {

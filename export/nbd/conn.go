@@ -54,6 +54,7 @@ type conn struct {
 	sock   *sock // link, where it is a plain socket
 	share  share
 	inline bool // requests are served by the reader
+	cached bool // reads and writes are, while that is quick
 	ext    bool // extended headers
 	struc  bool // structured replies
 
@@ -84,8 +85,11 @@ type reader struct {
 	batch   int       // requests since it last waited
 	alone   bool      // nothing was in flight when the batch began
 	streak  int       // batches of one request in a row
-	noMap   bool      // the disk lies in a file: nothing to map here
-	bigRead bool      // payload is being received in place: keep other reads small
+	noMap   bool      // the disk in memory is a file: nothing to map here
+	pace    pace
+	inPlace bool // the request just read is served by the reader
+	placed  int  // bytes read so, to be sent
+	bigRead bool // payload is being received in place: keep other reads small
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -152,7 +156,7 @@ func (c *conn) startTLS(rw io.ReadWriter) (io.ReadWriter, error) {
 func (c *conn) begin() {
 	cfg := &c.srv.cfg
 	c.child, c.q = c.exp.Child, block.NewQueue(cfg.Env, c.exp.Group)
-	c.inline = c.child.Info().Inline
+	c.inline, c.cached = c.child.Info().Inline, c.child.Info().Cached
 	c.ext, c.struc = c.sess.Extended, c.sess.Structured
 	if c.sock = newSock(c.nc); c.sock != nil && !c.sess.TLS {
 		c.link = c.sock

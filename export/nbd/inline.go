@@ -8,9 +8,9 @@ import (
 	wire "github.com/platter-storage/platter/wire/nbd"
 )
 
-// Disks in memory: the reader serves reads and writes in place. Nothing waits
-// but the socket, and the replies to all that one read brought go out in one
-// write.
+// Disks in memory, or in the page cache: the reader serves reads and writes in
+// place. Nothing waits but the socket, and the replies to all that one read
+// brought go out in one write.
 
 // maxCopied is the largest read that is copied behind its header; a longer one
 // is sent from where it lies.
@@ -84,7 +84,7 @@ func (c *conn) putDataHead(b []byte, rq *wire.Request) int {
 // says so instead.
 func (c *conn) load(req *block.Req, off int64, dst []byte, holes bool) (zero bool, err error) {
 	v := c.vec1(dst)
-	if !c.noMap {
+	if c.inline && !c.noMap {
 		m, ok := c.mapMemory(req, block.OpRead, off, v, 0)
 		if ok {
 			zero = m.Kind == block.MapZero && holes
@@ -99,7 +99,29 @@ func (c *conn) load(req *block.Req, off int64, dst []byte, holes bool) (zero boo
 		}
 		c.noMap = m.Kind == block.MapFile
 	}
-	return false, c.child.Preadv(req, off, v, 0)
+	return false, c.readNow(req, off, v)
+}
+
+// readNow and writeNow are the blocking methods, on the reader's time.
+
+func (c *conn) readNow(req *block.Req, off int64, v block.Vec) error {
+	if !c.cached {
+		return c.child.Preadv(req, off, v, 0)
+	}
+	t := c.q.Env().Now()
+	err := c.child.Preadv(req, off, v, 0)
+	c.pace.took(c.q.Env().Now()-t, v.Len())
+	return err
+}
+
+func (c *conn) writeNow(req *block.Req, off int64, v block.Vec, fl block.Flags) error {
+	if !c.cached {
+		return c.child.Pwritev(req, off, v, fl)
+	}
+	t := c.q.Env().Now()
+	err := c.child.Pwritev(req, off, v, fl)
+	c.pace.took(c.q.Env().Now()-t, v.Len())
+	return err
 }
 
 // readLong answers a read without a copy where the disk's memory can be mapped,
@@ -121,7 +143,7 @@ func (e *readError) Error() string { return e.err.Error() }
 func (e *readError) Unwrap() error { return e.err }
 
 func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
-	if c.sock == nil || c.noMap {
+	if c.sock == nil || c.noMap || !c.inline {
 		return c.sendPieces(req, rq, int64(rq.Offset), int64(rq.Length))
 	}
 	m, ok := c.mapRead(req, int64(rq.Offset), int64(rq.Length))
@@ -173,7 +195,7 @@ func (c *conn) sendPieces(req *block.Req, rq *wire.Request, off, n int64) error 
 	s := c.takeSlot()
 	defer c.releaseMine(s)
 	k := c.hold(s, int(min(n, bufpool.MaxBuf)), false)
-	if err := c.child.Preadv(req, off, c.vec1(s.vec[0]), 0); err != nil {
+	if err := c.readNow(req, off, c.vec1(s.vec[0])); err != nil {
 		return &readError{err}
 	}
 	if err := c.outRoom(wire.MaxReplyHead); err != nil {
@@ -199,7 +221,7 @@ func (c *conn) sendRest(req *block.Req, off, n int64) error {
 func (c *conn) sendFrom(req *block.Req, buf []byte, off, n int64) error {
 	for n > 0 {
 		b := buf[:min(int64(len(buf)), n)]
-		if err := c.child.Preadv(req, off, c.vec1(b), 0); err != nil {
+		if err := c.readNow(req, off, c.vec1(b)); err != nil {
 			c.cut()
 			return err
 		}
@@ -227,7 +249,7 @@ func (c *conn) sendNow(b []byte) error {
 // store writes src, all of a request's data or a piece of it, in place.
 func (c *conn) store(req *block.Req, off int64, src []byte, fl block.Flags) error {
 	v := c.vec1(src)
-	if !c.noMap {
+	if c.inline && !c.noMap {
 		m, ok := c.mapMemory(req, block.OpWrite, off, v, fl)
 		if ok {
 			copy(m.Mem, src) // nowhere to put it: MapZero
@@ -236,7 +258,7 @@ func (c *conn) store(req *block.Req, off int64, src []byte, fl block.Flags) erro
 		}
 		c.noMap = m.Kind == block.MapFile
 	}
-	return c.child.Pwritev(req, off, v, fl)
+	return c.writeNow(req, off, v, fl)
 }
 
 // writeInline serves a write whose data is here or about to come. Long ones

@@ -12,6 +12,9 @@ import (
 // the socket brought in one system call. Everything else goes to a worker. A
 // lone request is served by the reader: nothing else is faster.
 
+// maxPlaced is how many bytes the reader reads before it sends them.
+const maxPlaced = 256 << 10
+
 // start gives a request to its slot and starts its clock.
 func (c *conn) start(s *slot, rq *wire.Request, op block.Op) {
 	s.rq, s.op = *rq, op
@@ -78,9 +81,6 @@ func trim(s *slot, n int) {
 
 // write serves a write, whose data is here or about to come.
 func (c *conn) write(rq *wire.Request) error {
-	if c.inline {
-		return c.writeInline(rq)
-	}
 	s, left, off := c.takeSlot(), int(rq.Length), rq.Offset
 	var p *slot
 	for {
@@ -120,12 +120,8 @@ func (c *conn) noMore(p *slot) {
 // issue sends a read or write on its way. The slot is the reader's no more.
 func (c *conn) issue(s *slot) {
 	c.mine--
-	if s.parent == nil && c.lone() {
-		c.run1(s)
-		return
-	}
-	if c.noMap {
-		c.toWorker(s)
+	if s.parent == nil && (c.inPlace || c.lone()) {
+		c.runNow(s)
 		return
 	}
 	m, ok := c.child.Map(s.req, s.op, int64(s.rq.Offset), s.vec, writeFlags(&s.rq))
@@ -136,6 +132,22 @@ func (c *conn) issue(s *slot) {
 		c.gather(s, m)
 	default:
 		c.moveInMemory(s, m)
+	}
+}
+
+// runNow serves a read or write on the reader's time. What was read is sent
+// before there is too much of it for the caches.
+func (c *conn) runNow(s *slot) {
+	var err error
+	if s.op == block.OpRead {
+		err = c.readNow(s.req, int64(s.rq.Offset), s.vec)
+		c.placed += int(s.rq.Length)
+	} else {
+		err = c.writeNow(s.req, int64(s.rq.Offset), s.vec, writeFlags(&s.rq))
+	}
+	c.finish(s, err)
+	if c.placed >= maxPlaced {
+		_ = c.push() // that it was cut is seen when more is read
 	}
 }
 

@@ -135,11 +135,16 @@ func (c *conn) serve(rq *wire.Request) error {
 	}
 	switch rq.Type {
 	case wire.CmdRead:
-		if c.inline {
+		c.inPlace = c.inline || c.cached && c.pace.inPlace()
+		if c.inline || c.inPlace && rq.Length <= maxCopied {
 			return c.readInline(rq)
 		}
 		return c.read(rq)
 	case wire.CmdWrite:
+		c.inPlace = c.inline || c.cached && c.pace.inPlace()
+		if c.inline || c.inPlace && rq.Length <= uint64(len(c.in.unread())) {
+			return c.writeInline(rq)
+		}
 		return c.write(rq)
 	}
 	return c.other(rq)
@@ -246,6 +251,7 @@ func unexpected(err error) error {
 // what is to be sent is sent.
 func (c *conn) push() error {
 	c.submit()
+	c.placed = 0
 	if len(c.out) > 0 || !c.ready.empty() {
 		c.sendMu.Lock()
 		c.sendReady(c.out)

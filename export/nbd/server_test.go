@@ -216,3 +216,15 @@ func wantErrno(t testing.TB, err error, want wire.Errno) {
 		t.Errorf("error %v, want %v", err, want)
 	}
 }
+
+// waitFor waits until cond is true.
+func waitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for range 2000 {
+		if cond() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("waited in vain for %s", what)
+}

@@ -49,7 +49,7 @@ func open(_ context.Context, a *block.OpenArgs) (block.Node, error) {
 	n.info = block.Info{
 		Driver: "raw", Filename: below.Filename, ReadOnly: a.ReadOnly,
 		WriteFlags: below.WriteFlags, ZeroFlags: below.ZeroFlags,
-		Inline: below.Inline, MultiConn: below.MultiConn,
+		Inline: below.Inline, Cached: below.Cached, MultiConn: below.MultiConn,
 	}
 	n.info.Abilities.Mapper = n
 	n.info.Abilities.Explain = n.explain

@@ -121,7 +121,7 @@ func (n *node) describe(res *resolution) error {
 	i.WriteFlags = block.FUA
 	i.ZeroFlags = block.MayUnmap
 	i.MultiConn = true
-	i.Inline = res.fs.memory
+	i.Inline, i.Cached = res.fs.memory, !n.direct
 	i.Abilities.Explain, i.Abilities.Refresh = n.explain, n.refresh
 	if n.leaf = n.sys.newLeaf(&n.cfg); n.leaf != nil {
 		i.Abilities.Mapper = n

@@ -1,0 +1,46 @@
+package nbd
+
+// Disks in the page cache: the reader serves short requests in place, like
+// those of a disk in memory, as long as that is quick. When one was not, the
+// next go the way of disks that wait, and ever more of them while it stays so.
+
+const (
+	// slowNs is how long a request may take to count as quick, with what
+	// copying its bytes takes at slowBytesPerNs.
+	slowNs         = 100_000
+	slowBytesPerNs = 1
+	// minAvoid and maxAvoid bound how many requests are kept from the reader
+	// after a slow one, and forgetAvoid is how many quick ones in a row
+	// bring that down again.
+	minAvoid    = 64
+	maxAvoid    = 16 << 10
+	forgetAvoid = 1024
+)
+
+// pace remembers whether serving in place has been quick.
+type pace struct {
+	avoid int // requests yet to be kept from the reader
+	next  int // how many, the next time
+	quick int // quick ones in a row
+}
+
+// inPlace says whether to serve the next request in place.
+func (p *pace) inPlace() bool {
+	if p.avoid > 0 {
+		p.avoid--
+		return false
+	}
+	return true
+}
+
+// took notes that a request of n bytes, served in place, took ns nanoseconds.
+func (p *pace) took(ns, n int64) {
+	if ns <= slowNs+n/slowBytesPerNs {
+		if p.quick++; p.quick >= forgetAvoid {
+			p.next = 0
+		}
+		return
+	}
+	p.next = min(max(2*p.next, minAvoid), maxAvoid)
+	p.avoid, p.quick = p.next, 0
+}
