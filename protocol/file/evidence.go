@@ -107,7 +107,7 @@ func (r *resolver) askFileSystem() {
 
 func (r *resolver) askStatx() {
 	a, err := r.src.statx()
-	r.statx = a
+	r.statx, r.out.statx = a, a
 	switch {
 	case err != nil:
 		r.statx = statxAnswer{}

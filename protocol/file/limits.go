@@ -107,6 +107,7 @@ type resolution struct {
 	// slowZero: zeroing a range of this device means writing it.
 	slowZero bool
 	fs       fsFact
+	statx    statxAnswer
 }
 
 // errNoDirect is wrapped where the file cannot be used with direct I/O.

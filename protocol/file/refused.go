@@ -60,6 +60,23 @@ func (n *node) refused(off int64, v block.Vec, write bool) error {
 	return errRefused
 }
 
+// changedInFlight tells of a request that failed with EIO whether that is
+// because the alignment changed while it was under way: the kernel fails what
+// was queued under the old one so.
+func (n *node) changedInFlight(off int64, v block.Vec, write bool) bool {
+	if !n.direct {
+		return false
+	}
+	s := &n.limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !meets(n.info.Limits(), n.info.Size(), off, v, write) {
+		return true // and somebody else has found that out
+	}
+	now, err := n.sys.statx()
+	return err == nil && now != s.last.statx
+}
+
 // resolveAgain asks all sources anew and publishes what differs from l. Called
 // with limits.mu held.
 func (n *node) resolveAgain(l *block.Limits) (changed bool, err error) {

@@ -145,6 +145,10 @@ func (n *node) failed(off int64, v block.Vec, err error, write bool) error {
 	switch block.Errno(err) {
 	case syscall.EINVAL:
 		return n.refused(off, v, write)
+	case syscall.EIO:
+		if n.changedInFlight(off, v, write) {
+			return n.refused(off, v, write)
+		}
 	case syscall.ESTALE:
 		return fmt.Errorf("the file is gone from its server: %w", err)
 	}
