@@ -34,16 +34,22 @@ func transient(errno syscall.Errno) bool {
 	return false
 }
 
-// drain submits and reaps until nothing is in flight.
+// drain submits and reaps until nothing is in flight. It returns the first
+// error of Submit, whose requests have it too.
 func drain(q Queue) error {
-	err := q.Submit()
-	for q.InFlight() > 0 {
+	var first error
+	for {
+		if err := q.Submit(); first == nil {
+			first = err
+		}
+		if q.InFlight() == 0 {
+			return first
+		}
 		if q.Reap(0) > 0 {
 			continue
 		}
-		if e := q.Wait(-1); e != nil {
-			return e
+		if err := q.Wait(-1); err != nil {
+			return err
 		}
 	}
-	return err
 }

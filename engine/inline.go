@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/platter-storage/platter/internal/rawio"
@@ -10,35 +11,36 @@ import (
 type inline struct {
 	*waiter
 	caller   caller
-	prepared []entry // its first ready entries are done, the reaped ones gone
-	ready    int
-	reaped   int
+	depth    int
+	prepared fifo
+	ready    fifo // done, to be reaped
 	stats    Stats
 }
 
 func newInline(cfg Config) (Queue, error) {
 	w, err := newWaiter()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("inline: %w", err)
 	}
-	return &inline{waiter: w, prepared: make([]entry, 0, cfg.Depth)}, nil
+	return &inline{waiter: w, depth: cfg.Depth, prepared: newFifo(cfg.Depth), ready: newFifo(cfg.Depth)}, nil
 }
 
 func (q *inline) Prep(io *rawio.IO, f *File) bool {
-	if len(q.prepared) == cap(q.prepared) {
+	if q.InFlight() == q.depth {
 		return false
 	}
 	begin(io)
-	q.prepared = append(q.prepared, entry{io, f})
+	q.prepared.push(entry{io, f})
 	return true
 }
 
 func (q *inline) Submit() error {
-	for _, e := range q.prepared[q.ready:] {
+	for q.prepared.n > 0 {
+		e := q.prepared.pop()
 		q.caller.call(e.io, e.f)
 		q.stats.Syscalls++
+		q.ready.push(e)
 	}
-	q.ready = len(q.prepared)
 	return nil
 }
 
@@ -46,23 +48,14 @@ func (q *inline) Reap(limit int) int {
 	limit = reapLimit(limit)
 	q.reap()
 	n := 0
-	for q.reaped < q.ready {
-		io := q.prepared[q.reaped].io
-		q.prepared[q.reaped] = entry{}
-		q.reaped++
-		finish(io)
-		if n++; n == limit {
-			break
-		}
-	}
-	if q.reaped == len(q.prepared) {
-		q.prepared, q.ready, q.reaped = q.prepared[:0], 0, 0
+	for ; q.ready.n > 0 && n < limit; n++ {
+		finish(q.ready.pop().io)
 	}
 	return n
 }
 
 func (q *inline) Wait(timeout time.Duration) error {
-	if q.reaped < q.ready {
+	if q.ready.n > 0 {
 		return nil
 	}
 	return q.wait(timeout)
@@ -71,8 +64,8 @@ func (q *inline) Wait(timeout time.Duration) error {
 // NotifyFd is -1: what there is to reap is there when Submit returns.
 func (q *inline) NotifyFd() int { return -1 }
 func (q *inline) Forget(*File)  {}
-func (q *inline) Depth() int    { return cap(q.prepared) }
-func (q *inline) InFlight() int { return len(q.prepared) - q.reaped }
+func (q *inline) Depth() int    { return q.depth }
+func (q *inline) InFlight() int { return q.prepared.n + q.ready.n }
 func (q *inline) Stats() Stats  { return q.stats }
 
 func (q *inline) Reason() string {

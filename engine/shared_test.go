@@ -59,7 +59,7 @@ func expectGoroutines(t *testing.T, want int) {
 	t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), want, buf[:runtime.Stack(buf, true)])
 }
 
-// Many goroutines, 10^5 operations in all: each owns a stripe of the file,
+// Many goroutines, 10^5 operations on each kind: each owns a stripe of the file,
 // stamps blocks of it and reads them back, by Do and by Submit in batches.
 func TestSharedStress(t *testing.T) {
 	ops := 100_000
@@ -73,7 +73,7 @@ func TestSharedStress(t *testing.T) {
 		for g := range goroutines {
 			wg.Go(func() {
 				w := stamper{s: s, f: f, base: int64(g) * fileSize / goroutines, rng: rand.New(rand.NewPCG(3, uint64(g)))}
-				w.run(t, ops/goroutines/len(kindsHere()))
+				w.run(t, ops/goroutines/2)
 			})
 		}
 		wg.Wait()

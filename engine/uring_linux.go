@@ -219,13 +219,14 @@ func (r *uring) refusePending(errno syscall.Errno) error {
 		errno = syscall.EAGAIN
 	}
 	n := r.pending
-	for ; r.pending > 0; r.pending-- {
-		r.tail--
-		e := &r.mem.sqes[r.tail&r.mem.sqMask]
+	first := r.tail - n
+	for i := first; i != r.tail; i++ {
+		e := &r.mem.sqes[i&r.mem.sqMask]
 		if e.userData&watchTag == 0 {
 			r.refuse(uint32(e.userData), errno)
 		}
 	}
+	r.tail, r.pending = first, 0
 	r.mem.sqTail.Store(r.tail)
 	return fmt.Errorf("io_uring: the kernel did not take %d requests: %w", n, errno)
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/bits"
 	"sync"
 
 	"github.com/platter-storage/platter/internal/rawio"
@@ -18,6 +19,9 @@ type fifo struct {
 	head int
 	n    int
 }
+
+// newFifo has room for n entries before it grows.
+func newFifo(n int) fifo { return fifo{ring: make([]entry, 1<<bits.Len(uint(n-1)))} }
 
 func (q *fifo) push(e entry) {
 	if q.n == len(q.ring) {
@@ -57,12 +61,8 @@ type workers struct {
 }
 
 func newWorkers(max, depth int, completed func(*rawio.IO)) *workers {
-	w := &workers{max: max, completed: completed}
+	w := &workers{max: max, completed: completed, queue: newFifo(depth)}
 	w.work.L = &w.mu
-	w.queue.ring = make([]entry, 16)
-	for len(w.queue.ring) < depth {
-		w.queue.ring = make([]entry, 2*len(w.queue.ring))
-	}
 	return w
 }
 
