@@ -49,6 +49,7 @@ type fake struct {
 	reads   int
 	trials  []trialRead
 	zeroErr error
+	seeks   func(off int64, hole bool) (int64, error)
 	locked  bool
 	lockErr error
 }
@@ -69,27 +70,33 @@ func newFake(n needs, content []byte) *fake {
 	}
 }
 
-func (f *fake) fileSystem() (fsAnswer, error)   { return f.fs, f.fsErr }
-func (f *fake) statx() (statxAnswer, error)     { return f.dio, f.dioErr }
-func (f *fake) device() (deviceAnswer, error)   { return f.dev, f.devErr }
-func (f *fake) queue() (queueAnswer, error)     { return f.disk, f.diskErr }
-func (f *fake) xfs() (xfsAnswer, error)         { return f.xfsSays, f.xfsErr }
-func (f *fake) kernel() (major, minor int)      { return f.release[0], f.release[1] }
-func (f *fake) data() (off, n int64, e error)   { return f.dataAt, f.dataLen, f.dataErr }
-func (f *fake) isDevice() bool                  { return f.devErr == nil }
-func (f *fake) place() placed                   { return placed{} }
-func (f *fake) main() descriptor                { return (*fakeDirect)(f) }
-func (f *fake) cached() descriptor              { return (*fakeCached)(f) }
-func (f *fake) newLeaf(*config) block.Leaf      { return nil }
-func (f *fake) durableFlag() bool               { return true }
-func (f *fake) close() error                    { return nil }
-func (f *fake) punch(off, n int64) error        { return f.zeroRange(off, n) }
-func (f *fake) discard(off, n int64) error      { return f.zeroRange(off, n) }
-func (f *fake) allocate(off, n int64) error     { return nil }
-func (f *fake) seek(int64, bool) (int64, error) { return 0, syscall.EINVAL }
+func (f *fake) fileSystem() (fsAnswer, error) { return f.fs, f.fsErr }
+func (f *fake) statx() (statxAnswer, error)   { return f.dio, f.dioErr }
+func (f *fake) device() (deviceAnswer, error) { return f.dev, f.devErr }
+func (f *fake) queue() (queueAnswer, error)   { return f.disk, f.diskErr }
+func (f *fake) xfs() (xfsAnswer, error)       { return f.xfsSays, f.xfsErr }
+func (f *fake) kernel() (major, minor int)    { return f.release[0], f.release[1] }
+func (f *fake) data() (off, n int64, e error) { return f.dataAt, f.dataLen, f.dataErr }
+func (f *fake) isDevice() bool                { return f.devErr == nil }
+func (f *fake) place() placed                 { return placed{} }
+func (f *fake) main() descriptor              { return (*fakeDirect)(f) }
+func (f *fake) cached() descriptor            { return (*fakeCached)(f) }
+func (f *fake) newLeaf(*config) block.Leaf    { return nil }
+func (f *fake) durableFlag() bool             { return true }
+func (f *fake) close() error                  { return nil }
+func (f *fake) punch(off, n int64) error      { return f.zeroRange(off, n) }
+func (f *fake) discard(off, n int64) error    { return f.zeroRange(off, n) }
+func (f *fake) allocate(off, n int64) error   { return nil }
 
 func (f *fake) startEngine(string, bool) (string, error) { return "engine: emulated", nil }
 func (f *fake) lockFile(*config) (bool, string, error)   { return f.locked, "emulated", f.lockErr }
+
+func (f *fake) seek(off int64, hole bool) (int64, error) {
+	if f.seeks == nil {
+		return 0, syscall.EINVAL
+	}
+	return f.seeks(off, hole)
+}
 
 func (f *fake) trial(t trialRead) trialOutcome {
 	f.mu.Lock()
