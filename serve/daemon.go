@@ -143,9 +143,14 @@ func isDefault(cfg *config.Config) func(string) bool {
 
 // warnOpen says who can reach a listener that is open to a network.
 func (d *Daemon) warnOpen(l *listener) {
-	if l.openToNetwork() && d.cfg.TLS.Mode != config.TLSRequired {
-		d.log.Warn("anybody who reaches this address can use the disks, unencrypted: ask for TLS with tls-cert, tls-key and tls-verify-client, or listen on localhost",
+	t := d.cfg.TLS
+	switch {
+	case !l.openToNetwork():
+	case t.Mode != config.TLSRequired:
+		d.log.Warn("anybody who reaches this address can use the disks, and what is sent can be read on the way: add tls-cert, tls-key, tls-ca and tls-verify-client, or listen on localhost",
 			"address", l.l.Addr().String())
+	case !t.VerifyClient:
+		d.log.Warn("anybody who reaches this address can use the disks: add tls-ca and tls-verify-client to let only clients with a certificate in", "address", l.l.Addr().String())
 	}
 }
 

@@ -375,6 +375,37 @@ func TestStatsOnSignalAndExit(t *testing.T) {
 	p.exits(0)
 }
 
+// TestReaderOfEventsGoes: a pipe that nobody reads any more must not end the
+// daemon.
+func TestReaderOfEventsGoes(t *testing.T) {
+	dir := folder(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(testutil.Binary(t), "serve", "--listen", "unix:"+dir+"/s", "mem:1M")
+	var log strings.Builder
+	cmd.Stdout, cmd.Stderr = w, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	w.Close()
+	for lines := bufio.NewScanner(r); lines.Scan() && !strings.HasPrefix(lines.Text(), "ready: "); {
+	}
+	r.Close()
+	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if err := dial(t, "nbd+unix:///?socket="+dir+"/s").Flush(); err != nil {
+		t.Errorf("a client: %v", err)
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil || !strings.Contains(log.String(), "an event cannot be written") {
+		t.Errorf("it ends with %v:\n%s", err, log.String())
+	}
+}
+
 func TestRequestsInFlightAreFinished(t *testing.T) {
 	dir := folder(t)
 	p := launch(t, nil, "--listen", "unix:"+dir+"/s", "driver=null,latency-ns=300000000")
@@ -628,14 +659,13 @@ func TestProbe(t *testing.T) {
 	if f.Examination.Kind != "regular file" || len(f.Measurement.Rows) < 13 || f.Measurement.Rows[0].Rate <= 0 || len(f.Advice) == 0 {
 		t.Errorf("%+v", f)
 	}
-	for _, device := range []string{testutil.Loop(t, dir, 4<<20, 4096)} {
-		code, out, errOut = run(t, "probe", "--time", "2ms", device)
-		if code != 0 || !strings.Contains(out, device+": block device, device ") || !strings.Contains(out, "write_align     4 KiB") || !strings.Contains(out, "logical_block_size=4096") {
-			t.Errorf("exit code %d:\n%s%s", code, out, errOut)
-		}
-		if code, _, errOut = run(t, "probe", "--write-test", device); code != 2 || !strings.Contains(errOut, "says nothing about a device") {
-			t.Errorf("--write-test of a device gives %d: %s", code, errOut)
-		}
+	device := testutil.Loop(t, dir, 4<<20, 4096)
+	code, out, errOut = run(t, "probe", "--time", "2ms", device)
+	if code != 0 || !strings.Contains(out, device+": block device, device ") || !strings.Contains(out, "write_align     4 KiB") || !strings.Contains(out, "logical_block_size=4096") {
+		t.Errorf("exit code %d:\n%s%s", code, out, errOut)
+	}
+	if code, _, errOut = run(t, "probe", "--write-test", device); code != 2 || !strings.Contains(errOut, "says nothing about a device") {
+		t.Errorf("--write-test of a device gives %d: %s", code, errOut)
 	}
 	if code, _, errOut = run(t, "probe", dir+"/none"); code != 1 || !strings.Contains(errOut, "does not exist") {
 		t.Errorf("probing nothing gives %d: %s", code, errOut)

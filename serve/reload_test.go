@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	_ "github.com/platter-storage/platter/format/all"
+	"github.com/platter-storage/platter/internal/testutil"
 	_ "github.com/platter-storage/platter/protocol/all"
 	"github.com/platter-storage/platter/serve/config"
 	"github.com/platter-storage/platter/wire/nbd"
@@ -265,6 +266,100 @@ func TestReloadOfListeners(t *testing.T) {
 	}
 }
 
+func TestReloadTakesNewCertificates(t *testing.T) {
+	old, fresh, now := testutil.Certs(t), testutil.Certs(t), t.TempDir()
+	use := func(dir string) {
+		for _, name := range []string{"server-cert.pem", "server-key.pem", "ca-cert.pem"} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(now, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	use(old)
+	text := strings.ReplaceAll("disks: ['mem:1M']\ntls-cert: N/server-cert.pem\ntls-key: N/server-key.pem\ntls-ca: N/ca-cert.pem\ntls-verify-client: on\nlisten: 'localhost:0'", "N", now)
+	b := serving(t, text)
+	uri := b.d.Ready().Disks[0].Exports[0].URIs[0] + "?tls-certificates="
+	c, err := nbd.Dial(t.Context(), uri+old, nbd.Best)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	mark(t, c, 1)
+	use(fresh)
+	b.mustReload(text)
+	has(t, c, 1)
+	other, err := nbd.Dial(t.Context(), uri+fresh, nbd.Best)
+	if err != nil {
+		t.Fatalf("with the new certificates: %v", err)
+	}
+	has(t, other, 1)
+	other.Close()
+	if _, err := nbd.Dial(t.Context(), uri+old, nbd.Best); err == nil {
+		t.Error("the old certificates still work")
+	}
+	if err := os.WriteFile(filepath.Join(now, "server-key.pem"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.reload(text); err == nil || !strings.Contains(err.Error(), "belong together") {
+		t.Errorf("with a broken key: %v", err)
+	}
+	has(t, c, 1)
+}
+
+func TestWarningsAboutOpenListeners(t *testing.T) {
+	certs := testutil.Certs(t)
+	const cert = "\ntls-cert: C/server-cert.pem\ntls-key: C/server-key.pem"
+	for text, want := range map[string]string{
+		"listen: ':0'":                       "can be read on the way",
+		"listen: ':0'\ntls: optional" + cert: "can be read on the way",
+		"listen: ':0'" + cert:                "let only clients with a certificate in",
+		"listen: ':0'\ntls-verify-client: on\ntls-ca: C/ca-cert.pem" + cert: "",
+		"listen: 'localhost:0'": "",
+	} {
+		b := serving(t, strings.ReplaceAll("disks: ['mem:1M']\n"+text, "C", certs))
+		if got := b.log.String(); strings.Contains(got, "WARN") != (want != "") || !strings.Contains(got, want) {
+			t.Errorf("%s\nlogs %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestStopLeavesNothingOpen counts descriptors over many lives of a daemon: a
+// first one may leave what the process keeps for good.
+func TestStopLeavesNothingOpen(t *testing.T) {
+	dir := short(t)
+	cfg := parse(t, strings.ReplaceAll("listen: [unix:DIR/s, 'localhost:0']\ndisks: [{path: DIR/a.img, create: 1M}, 'mem:1M']", "DIR", dir))
+	life := func() int {
+		d, err := Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := nbd.Dial(t.Context(), "nbd+unix:///a?socket="+dir+"/s", nbd.Best)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mark(t, c, 1)
+		c.Close()
+		if err := d.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	first := life()
+	for range 3 {
+		if now := life(); now != first {
+			t.Fatalf("%d descriptors after the first life, %d after another", first, now)
+		}
+	}
+}
+
 func TestReloadSaysWhatNeedsARestart(t *testing.T) {
 	b := serving(t, "disks: ['mem:1M']\nmax-connections: 9")
 	b.mustReload("disks: ['mem:1M']\nmax-connections: 10\nbuffer-memory: 1M")
@@ -297,6 +392,21 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 		t.Fatalf("the file is still locked: %v", err)
 	}
 	if err := d.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExampleFitsTheDrivers holds the example in docs against the real drivers.
+func TestExampleFitsTheDrivers(t *testing.T) {
+	l, err := config.LoadFile("../docs/serve.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Build(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkDisks(cfg.Disks); err != nil {
 		t.Error(err)
 	}
 }

@@ -33,6 +33,8 @@ func Run(ctx context.Context, o Options) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1)
 	defer signal.Stop(signals)
+	// Who reads our output may go; the disks' clients stay.
+	signal.Ignore(unix.SIGPIPE)
 	cfg, err := o.Load()
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ is wrong.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	addSettings(cmd, flags)
-	f.StringVar(&file, "config", "", "take settings and disks from FILE (YAML) too; SIGHUP reads it again")
+	f.StringVar(&file, "config", "", "take settings and disks from `FILE` (YAML) too; SIGHUP reads it again")
 	f.BoolVar(&json, "json", false, "write one JSON object for each event (ready, stats, reloaded, stopped) to standard output")
 	f.BoolFuncP("verbose", "v", "the same as --log-level debug", func(string) error {
 		flags.Set("log-level", config.Text{Value: "debug", At: config.Place{Flag: "verbose"}})
@@ -92,14 +92,17 @@ func addSettings(cmd *cobra.Command, layer *config.Layer) {
 
 // help is the setting's line, with what is allowed and its default.
 func help(s *config.Setting) string {
-	h := s.Help
+	var notes []string
 	if vals := s.Values(); len(vals) > 0 {
-		h += ": " + strings.Join(vals, ", ")
+		notes = append(notes, strings.Join(vals, ", "))
 	}
 	if s.Default != "" && !s.Bool() {
-		h += " (default: " + s.Default + ")"
+		notes = append(notes, "default: "+s.Default)
 	}
-	return h
+	if len(notes) == 0 {
+		return s.Help
+	}
+	return s.Help + " (" + strings.Join(notes, "; ") + ")"
 }
 
 func completions(s *config.Setting) []cobra.Completion {

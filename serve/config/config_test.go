@@ -14,7 +14,7 @@ import (
 func init() {
 	block.Register(&block.Driver{Name: "file", Options: []block.Option{
 		{Name: "cache", Type: block.OptEnum, Enum: []string{"auto", "none", "writeback"}},
-		{Name: "aio", Type: block.OptEnum, Enum: []string{"auto", "threads"}},
+		{Name: "aio", Type: block.OptEnum, Enum: []string{"auto", "io_uring", "threads"}},
 	}})
 }
 

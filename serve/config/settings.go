@@ -88,7 +88,7 @@ func Names(disk bool) []string {
 
 // Settings are all there are, in the order of help.
 var Settings = []Setting{
-	{Name: "create", Value: "SIZE", Help: "make the file where there is none, of SIZE bytes (K, M, G, T); one that is there is used as it is, and refused if it is smaller; nothing is ever truncated",
+	{Name: "create", Value: "SIZE", Help: "make the file, of SIZE bytes (K, M, G, T), where there is none; one that is there is used as it is, or refused if it is smaller: nothing is ever truncated",
 		disk: func(d *Disk, v Text) error { return setSize(&d.Create, v, 1) }},
 	{Name: "preallocation", Value: "MODE", Default: "off", Allowed: []string{"off", "falloc", "full"}, Help: "what --create does about the space: nothing, reserve it, or write it",
 		disk: func(d *Disk, v Text) error { d.Preallocation = v.Value; return nil }},
@@ -101,8 +101,8 @@ var Settings = []Setting{
 	{Name: "locking", Value: "MODE", Default: "auto", Driver: true, Help: "lock the file against other programs"},
 	{Name: "discard", Value: "MODE", Default: "unmap", Allowed: []string{"unmap", "ignore"}, Help: "whether discard and trim give space back",
 		disk: func(d *Disk, v Text) error { d.IgnoreDiscard = v.Value == "ignore"; return nil }},
-	{Name: "export", Value: "name=…,description=…,read-only=on", Many: true, Default: "the disk's name",
-		Help: "the name by which clients find the disk, a comma in it doubled; the first one is found without a name too; repeated: further names of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
+	{Name: "export", Value: "name=NAME,...", Many: true, Default: "the disk's name",
+		Help: "offer the disk under this name, with description=TEXT and read-only=on where wanted, commas in them doubled; the first export is found without a name too; repeated: further ones of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
 
 	{Name: "listen", Short: "l", Value: "ADDRESS", Many: true, Default: "auto", Help: "unix:PATH, HOST:PORT, [::1]:PORT, systemd, systemd:NAME, fd:NUMBER, or auto: a private Unix socket",
 		daemon: func(c *Config, v Text) error { return c.addListen(v) }},
