@@ -187,85 +187,100 @@ func TestCancelServesThoseBehind(t *testing.T) {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := int64(rapid.IntRange(1, 6).Draw(t, "MiB")) << 20
-		p := New(Config{Limit: limit, Align: rapid.SampledFrom([]int{4096, 65536}).Draw(t, "align")})
-		type held struct {
-			b   []byte
-			tag byte
-		}
-		var out []held
-		var queue []*Waiter
-		tag := byte(0)
-		take := func(w *Waiter) {
-			tag++
-			b := w.Buf[:cap(w.Buf)]
-			for i := 0; i < len(b); i += 512 {
-				b[i] = tag
-			}
-			out = append(out, held{b, tag})
-		}
-		check := func(h held) {
-			for i := 0; i < len(h.b); i += 512 {
-				if h.b[i] != h.tag {
-					t.Fatalf("byte %d of a held buffer of %d changed", i, len(h.b))
-				}
-			}
-		}
-		ready := func(w *Waiter) {
-			if queue[0] != w {
-				t.Fatal("not first come first served")
-			}
-			queue = queue[1:]
-			take(w)
-		}
+		m := &poolModel{t: t, p: New(Config{Limit: limit, Align: rapid.SampledFrom([]int{4096, 65536}).Draw(t, "align")})}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			switch k := rapid.IntRange(0, 9).Draw(t, "op"); {
 			case k < 5:
-				n := rapid.SampledFrom([]int{1, 4096, 5000, 20000, 65536, 100000, 262144, MaxBuf}).Draw(t, "n")
-				w := &Waiter{Ready: ready}
-				if p.Get(w, n) {
-					if len(queue) > 0 {
-						t.Fatal("overtook the queue")
-					}
-					take(w)
-				} else {
-					queue = append(queue, w)
-				}
-			case k < 9 && len(out) > 0:
-				i := rapid.IntRange(0, len(out)-1).Draw(t, "which")
-				h := out[i]
-				out[i] = out[len(out)-1]
-				out = out[:len(out)-1]
-				check(h)
-				p.Put(h.b)
-			case len(queue) > 0:
-				i := rapid.IntRange(0, len(queue)-1).Draw(t, "cancelled")
-				w := queue[i]
-				queue = append(queue[:i:i], queue[i+1:]...)
-				if !p.Cancel(w) {
-					t.Fatal("a queued waiter could not be cancelled")
-				}
+				m.get(rapid.SampledFrom([]int{1, 4096, 5000, 20000, 65536, 100000, 262144, MaxBuf}).Draw(t, "n"))
+			case k < 9 && len(m.out) > 0:
+				m.put(rapid.IntRange(0, len(m.out)-1).Draw(t, "which"))
+			case len(m.queue) > 0:
+				m.cancel(rapid.IntRange(0, len(m.queue)-1).Draw(t, "cancelled"))
 			}
-			if s := p.Stats(); s.InUse > limit || s.Waiting != len(queue) {
-				t.Fatalf("%+v with %d queued", s, len(queue))
+			if s := m.p.Stats(); s.InUse > limit || s.Waiting != len(m.queue) {
+				t.Fatalf("%+v with %d queued", s, len(m.queue))
 			}
 		}
-		for len(out) > 0 {
-			h := out[0]
-			out = out[1:]
-			check(h)
-			p.Put(h.b)
+		for len(m.out) > 0 {
+			m.put(0)
 		}
-		if len(queue) != 0 {
-			t.Fatalf("%d waiters left with nothing in use", len(queue))
+		if len(m.queue) != 0 {
+			t.Fatalf("%d waiters left with nothing in use", len(m.queue))
 		}
-		for range limit >> 20 {
-			out = append(out, held{b: p.GetWait(MaxBuf)})
+		for range limit >> 20 { // all of it has joined again
+			m.get(MaxBuf)
 		}
-		for _, h := range out {
-			p.Put(h.b)
+		if len(m.queue) != 0 {
+			t.Fatal("the pool is in pieces with nothing in use")
 		}
-		p.Close()
+		for len(m.out) > 0 {
+			m.put(0)
+		}
+		m.p.Close()
 	})
+}
+
+// poolModel knows who has what.
+type poolModel struct {
+	t     *rapid.T
+	p     *Pool
+	out   []heldBuf
+	queue []*Waiter
+	tag   byte
+}
+
+type heldBuf struct {
+	b   []byte
+	tag byte
+}
+
+func (m *poolModel) get(n int) {
+	w := &Waiter{Ready: m.ready}
+	if !m.p.Get(w, n) {
+		m.queue = append(m.queue, w)
+		return
+	}
+	if len(m.queue) > 0 {
+		m.t.Fatal("overtook the queue")
+	}
+	m.take(w)
+}
+
+func (m *poolModel) ready(w *Waiter) {
+	if m.queue[0] != w {
+		m.t.Fatal("not first come first served")
+	}
+	m.queue = m.queue[1:]
+	m.take(w)
+}
+
+func (m *poolModel) take(w *Waiter) {
+	m.tag++
+	b := w.Buf[:cap(w.Buf)]
+	for i := 0; i < len(b); i += 512 {
+		b[i] = m.tag
+	}
+	m.out = append(m.out, heldBuf{b, m.tag})
+}
+
+func (m *poolModel) put(i int) {
+	h := m.out[i]
+	m.out[i] = m.out[len(m.out)-1]
+	m.out = m.out[:len(m.out)-1]
+	for i := 0; i < len(h.b); i += 512 {
+		if h.b[i] != h.tag {
+			m.t.Fatalf("byte %d of a held buffer of %d changed", i, len(h.b))
+		}
+	}
+	m.p.Put(h.b)
+}
+
+func (m *poolModel) cancel(i int) {
+	w := m.queue[i]
+	m.queue = append(m.queue[:i:i], m.queue[i+1:]...)
+	if !m.p.Cancel(w) {
+		m.t.Fatal("a queued waiter could not be cancelled")
+	}
 }
 
 func TestConcurrent(t *testing.T) {
