@@ -21,11 +21,22 @@ type listener struct {
 	done chan struct{} // closed when the server has left it
 }
 
-// inherited are the sockets that a service manager passed. They are asked for
-// once: a reload may use them again.
+// inherited are the sockets that a service manager passed, and other inherited
+// descriptors. They are taken over once and kept: a reload may use them again.
 type inherited struct {
 	asked bool
 	files map[string][]*os.File
+	fds   map[int]*os.File
+}
+
+func (in *inherited) fd(n int) *os.File {
+	if in.fds == nil {
+		in.fds = map[int]*os.File{}
+	}
+	if in.fds[n] == nil {
+		in.fds[n] = os.NewFile(uintptr(n), "fd:"+strconv.Itoa(n))
+	}
+	return in.fds[n]
 }
 
 func (in *inherited) get() map[string][]*os.File {
@@ -81,7 +92,7 @@ func (d *Daemon) netListeners(cfg config.Listen) ([]net.Listener, error) {
 	case config.ListenTCP:
 		return one(listenTCP(cfg.Address))
 	case config.ListenFD:
-		return one(listenFD(cfg.FD))
+		return one(listenFD(d.inherited.fd(cfg.FD)))
 	case config.ListenSystemd:
 		return d.listenSystemd(cfg.Name)
 	}
@@ -119,11 +130,10 @@ func listenTCP(address string) (net.Listener, error) {
 }
 
 // listenFD takes a listening socket that the process has inherited.
-func listenFD(fd int) (net.Listener, error) {
-	f := os.NewFile(uintptr(fd), "fd:"+strconv.Itoa(fd))
+func listenFD(f *os.File) (net.Listener, error) {
 	l, err := net.FileListener(f)
 	if err != nil {
-		return nil, fmt.Errorf("listen on fd:%d: it is not a listening socket that this process has inherited: %w", fd, rootCause(err))
+		return nil, fmt.Errorf("listen on %s: it is not a listening socket that this process has inherited: %w", f.Name(), rootCause(err))
 	}
 	return l, nil
 }

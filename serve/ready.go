@@ -115,8 +115,12 @@ func describeNode(info *block.Info) NodeInfo {
 	return n
 }
 
-// maxShown bounds the disks for which people are shown whole commands.
-const maxShown = 4
+// Bounds on what people are shown: disks with whole commands, and a node's
+// sentences; its decisions come first, then the evidence.
+const (
+	maxShown     = 4
+	maxExplained = 4
+)
 
 // WriteText writes what people want to know first.
 func (r *Ready) WriteText(w io.Writer) error {
@@ -150,7 +154,11 @@ func (di *DiskInfo) writeText(b *strings.Builder, commands bool) {
 	b.WriteString("\n")
 	for _, n := range di.Nodes {
 		fmt.Fprintf(b, "  driver %s\n", n.Driver)
-		for _, s := range n.Explain {
+		for i, s := range n.Explain {
+			if i == maxExplained {
+				fmt.Fprintf(b, "    … %d lines more with --json\n", len(n.Explain)-i)
+				break
+			}
 			fmt.Fprintf(b, "    %s\n", s)
 		}
 	}

@@ -3,11 +3,16 @@ package serve
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	_ "github.com/platter-storage/platter/format/all"
 	"github.com/platter-storage/platter/internal/testutil"
@@ -264,6 +269,35 @@ func TestReloadOfListeners(t *testing.T) {
 		has(t, other, 1)
 		other.Close()
 	}
+}
+
+func TestInheritedSocketComesBack(t *testing.T) {
+	l, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, err := unix.Dup(int(f.Fd())) // the daemon's own from now on
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("disks: ['mem:1M']\nlisten: 'fd:%d'", fd)
+	b := serving(t, text)
+	for range 2 {
+		runtime.GC()
+		b.mustReload("disks: ['mem:1M']")
+		b.mustReload(text)
+	}
+	c, err := nbd.Dial(t.Context(), "nbd://"+l.Addr().String(), nbd.Best)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
 
 func TestReloadTakesNewCertificates(t *testing.T) {

@@ -220,7 +220,7 @@ func TestPortInUseNamesItsHolder(t *testing.T) {
 func TestListenErrors(t *testing.T) {
 	for name, try := range map[string]func() error{
 		"this machine does not have that address": func() error { _, err := listenTCP("192.0.2.1:1"); return err },
-		"is not a listening socket":               func() error { _, err := listenFD(999); return err },
+		"is not a listening socket":               func() error { _, err := listenFD(new(inherited).fd(999)); return err },
 		"no such file or directory":               func() error { _, err := listenUnix("/nonexistent/s", 0o600); return err },
 		"no sockets were passed":                  func() error { _, err := (&Daemon{}).listenSystemd(""); return err },
 		"set FileDescriptorName=nbd":              func() error { _, err := (&Daemon{}).listenSystemd("nbd"); return err },
