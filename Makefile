@@ -15,7 +15,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the static binary, in bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/platter
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o $(BIN) ./cmd/platter
 
 run: build ## serve a 1 GiB disk (DISK=path; made if absent) and print its URI
 	$(BIN) serve --create 1G $(DISK)
@@ -41,8 +41,9 @@ bench: deps ## against the NBD peers (BENCH='-rows … -peers …'; see bench/nb
 bench-directwrite: ## direct writes by buffer address (BENCH='-dir … -rounds …')
 	$(GO) run ./bench/directwrite $(BENCH)
 
-install: build ## to PREFIX/bin (/usr/local)
+install: build ## binary and manual pages, below PREFIX (/usr/local)
 	install -D -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin/platter
+	$(BIN) man $(DESTDIR)$(PREFIX)/share/man/man1
 
 clean: ## remove what build makes
 	rm -rf bin dist

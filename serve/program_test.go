@@ -439,8 +439,12 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	c := dial(t, p.ready().Disks[0].Exports[0].URIs[0])
 	go c.Pread(make([]byte, 512), 0, 0)
 	inFlight(t, p)
+	// Twice at once is one wish: so does whoever signals a process and then
+	// its group.
 	p.signal(syscall.SIGTERM)
 	p.logs("stopping: ")
+	p.signal(syscall.SIGTERM)
+	time.Sleep(time.Second)
 	p.signal(syscall.SIGINT)
 	p.exits(1)
 	if want := "platter: a second signal: ended at once: 1 requests of 1 clients were not answered"; !strings.Contains(p.stderr(), want) {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
@@ -152,11 +153,16 @@ func (p *program) reloaded(err error) {
 	p.event("reloaded", r)
 }
 
+// sameWish is how long a second signal counts as the first: a supervisor that
+// signals the process and then its group (timeout does) wishes once.
+const sameWish = 200 * time.Millisecond
+
 // stop ends the daemon, unless a second signal says that it must not take the
 // time.
 func (p *program) stop(why string, stats bool) error {
 	p.log.Info("stopping: no more clients, requests in flight are finished, disks are made durable", "because", why)
 	p.notify(daemon.SdNotifyStopping)
+	began := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- p.d.Stop(context.Background()) }()
 	for {
@@ -170,7 +176,7 @@ func (p *program) stop(why string, stats bool) error {
 			}
 			return err
 		case sig := <-p.signals:
-			if sig == unix.SIGINT || sig == unix.SIGTERM {
+			if (sig == unix.SIGINT || sig == unix.SIGTERM) && time.Since(began) > sameWish {
 				return fmt.Errorf("%w: %s", errAtOnce, p.d.lost())
 			}
 		}
