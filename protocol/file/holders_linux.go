@@ -21,17 +21,20 @@ const maxHolders = 4
 
 // holdersText names the processes that hold locks in our bytes of the file
 // that is open as fd. known is the process that the kernel named, or 0.
-func holdersText(fd, known int) string {
+func holdersText(fd, known int) string { return listHolders(lockHolders(fd, known)) }
+
+// lockHolders are those processes, and how many others may not be examined.
+func lockHolders(fd, known int) (names []string, hidden int) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
-		return "another program"
+		return []string{"another program"}, 0
 	}
 	same := func(s *unix.Stat_t) bool { return s.Dev == st.Dev && s.Ino == st.Ino }
-	names, hidden := openers("/proc", same, holdsOurBytes, fd)
+	names, hidden = openers("/proc", same, holdsOurBytes, fd)
 	if known > 0 && !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, fmt.Sprintf("(pid %d,", known)) }) {
 		names = append(names, processText("/proc", known))
 	}
-	return listHolders(names, hidden)
+	return names, hidden
 }
 
 func listHolders(names []string, hidden int) string {

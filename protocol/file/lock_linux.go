@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,9 @@ func (f *linuxFile) lockFile(c *config) (locked bool, reason string, err error) 
 	}
 	uses, shares := lockedPerms(c.readOnly)
 	found, err := takeLocks(f.fd, uses, shares)
+	if err == nil && found != nil && holderEnded(f.fd, found.pid) {
+		found, err = f.awaitEnded(c, uses, shares)
+	}
 	switch {
 	case err != nil && c.locking == "auto" && lockingMissing(err):
 		return false, fmt.Sprintf("not locked: the file system has no locks (%v); keep other programs away from it", err), nil
@@ -74,6 +78,38 @@ func takeLocks(fd int, uses, shares block.Perm) (*conflict, error) {
 	found, err := findConflict(fd, uses, shares)
 	if found != nil || err != nil {
 		dropLocks(fd)
+	}
+	return found, err
+}
+
+// A program that was killed may be gone while the kernel still finishes its
+// requests: its locks go with the last of them. endedWait bounds how long an
+// opener waits for that, and endedStep is how often he looks.
+const (
+	endedWait = 10 * time.Second
+	endedStep = 5 * time.Millisecond
+)
+
+// holderEnded reports whether locks are in the way that no process holds any
+// more, as far as all processes can be seen.
+func holderEnded(fd, known int) bool {
+	names, hidden := lockHolders(fd, known)
+	return len(names) == 0 && hidden == 0
+}
+
+// awaitEnded takes the locks once the kernel is done with the requests of a
+// program that has ended. So no late write of its comes after one of ours.
+func (f *linuxFile) awaitEnded(c *config, uses, shares block.Perm) (found *conflict, err error) {
+	began := time.Now()
+	for {
+		found, err = takeLocks(f.fd, uses, shares)
+		if err != nil || found == nil || time.Since(began) > endedWait || !holderEnded(f.fd, found.pid) {
+			break
+		}
+		time.Sleep(endedStep)
+	}
+	if c.log != nil && err == nil && found == nil {
+		c.log.Info("waited until the kernel had finished the requests of a program that ended", "file", c.path, "waited", time.Since(began).Round(time.Millisecond))
 	}
 	return found, err
 }

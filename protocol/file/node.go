@@ -81,6 +81,7 @@ func openNode(env *block.Env, c config, open opener) (*node, error) {
 	if ch.warning != "" {
 		env.Log.Warn(ch.warning)
 	}
+	c.log = env.Log
 	n := &node{env: env, cfg: c, sys: ch.sys, direct: ch.direct, reasons: ch.reasons}
 	if err := n.setUp(ch.res); err != nil {
 		_ = ch.sys.close()

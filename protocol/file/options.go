@@ -1,6 +1,7 @@
 package file
 
 import (
+	"log/slog"
 	"net/url"
 	"strings"
 	"syscall"
@@ -70,6 +71,7 @@ type config struct {
 	discard      bool
 	fallback     bool
 	forced       forced
+	log          *slog.Logger // nil: nobody listens
 }
 
 // parseOptions reads checked options.
