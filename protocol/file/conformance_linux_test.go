@@ -46,7 +46,7 @@ func conform(t *testing.T, s storage, opts string, size int64) {
 		}
 		t.Cleanup(c.Close)
 		return c
-	}, blocktest.Options{NoAllocations: true})
+	}, blocktest.Options{NoAllocations: !raced})
 }
 
 // engineModes is every engine with every cache mode that it goes with.
