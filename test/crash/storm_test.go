@@ -79,33 +79,40 @@ func (h *history) write(c *nbd.Client, who int, seed uint64) {
 
 // check reads everything back. A block holds one whole version, not older than
 // the durable one, not newer than what was sent.
-func (h *history) check(t *testing.T, c *nbd.Client, who int) (lost int) {
+func (h *history) check(t *testing.T, disk []byte, who int) (lost int) {
 	t.Helper()
-	buf := make([]byte, blockSize)
+	want := make([]byte, blockSize)
 	for blk := range h.issued {
 		if h.issued[blk] == 0 {
 			continue
 		}
-		if err := c.Pread(buf, uint64(blk)*blockSize, 0); err != nil {
-			t.Fatal(err)
-		}
-		version := binary.LittleEndian.Uint64(buf)
+		got := disk[blk*blockSize : (blk+1)*blockSize]
+		version := binary.LittleEndian.Uint64(got)
 		if version < h.durable[blk] || version > h.issued[blk] {
 			t.Errorf("writer %d, block %d: version %d; durable was %d, sent were up to %d", who, blk, version, h.durable[blk], h.issued[blk])
 			lost++
 		}
-		want := make([]byte, blockSize)
-		fill(want, blk, version)
-		if version > 0 && string(want) != string(buf) {
+		if fill(want, blk, version); version > 0 && string(want) != string(got) {
 			t.Errorf("writer %d, block %d is torn", who, blk)
 			lost++
 		}
 		// What is on the disk now is where the next round goes on from.
-		h.issued[blk] = max(h.issued[blk], version)
-		h.durable[blk] = version
-		h.acked[blk] = version
+		h.durable[blk], h.acked[blk] = version, version
 	}
 	return lost
+}
+
+// readAll reads the whole disk.
+func readAll(t *testing.T, c *nbd.Client) []byte {
+	t.Helper()
+	disk := make([]byte, diskSize)
+	const step = 1 << 20
+	for off := 0; off < len(disk); off += step {
+		if err := c.Pread(disk[off:off+step], uint64(off), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return disk
 }
 
 func dial(t *testing.T, s *testutil.Server) *nbd.Client {
@@ -137,22 +144,30 @@ func storm(t *testing.T, args []string, rounds int) {
 	args = append([]string{"--create", fmt.Sprint(diskSize), path}, args...)
 	var hist [writers]history
 	var checked, acked uint64
-	for round := range rounds {
+	for round := range rounds + 1 {
 		s := testutil.Serve(t, args...)
 		var wg sync.WaitGroup
+		killer := dial(t, s)
+		disk := readAll(t, killer)
 		for w := range writers {
-			c := dial(t, s)
-			if lost := hist[w].check(t, c, w); lost > 0 {
+			if lost := hist[w].check(t, disk, w); lost > 0 {
 				t.Fatalf("round %d: %d blocks lost", round, lost)
 			}
 			checked += numBlocks / writers
+		}
+		if round == rounds {
+			killer.Close()
+			s.Stop(t)
+			break
+		}
+		for w := range writers {
+			c := dial(t, s)
 			wg.Go(func() {
 				hist[w].write(c, w, seed+uint64(round))
 				c.Close()
 			})
 		}
 		// The moment of the kill is a number of requests, not a time.
-		killer := dial(t, s)
 		probe := make([]byte, 512)
 		for range 20 + rng.IntN(300) {
 			if err := killer.Pread(probe, 0, 0); err != nil {
