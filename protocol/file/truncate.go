@@ -64,7 +64,8 @@ func resize(s system, old, size int64, pre block.Prealloc) error {
 		}
 	case pre == block.PreallocFull:
 		err = writeZeroes(s, old, size)
-	case old == 0:
+	}
+	if err == nil && old == 0 && pre != block.PreallocFull {
 		// So that a trial read meets stored data.
 		err = writeZeroes(s, 0, min(size, safeAlign))
 	}
