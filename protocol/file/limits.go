@@ -433,7 +433,6 @@ func (r *resolver) cachedLimits() *block.Limits {
 	l := block.ByteLimits()
 	l.Generation = r.q.generation
 	o := &l.Origins
-	o.ReadAlign, o.WriteAlign, o.SegmentAlign, o.MinMem = block.OriginFileSystem, block.OriginFileSystem, block.OriginFileSystem, block.OriginFileSystem
 	if r.q.device {
 		r.deviceLimits(l)
 	} else {
@@ -513,6 +512,9 @@ func sameLimits(a, b *block.Limits) bool {
 
 // alignText says the alignment and why it is believed, for people.
 func alignText(l *block.Limits) string {
+	if l.WriteAlign == 1 && l.Origins.WriteAlign == block.OriginDefault {
+		return "any, through the page cache"
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "requests of %d", l.ReadAlign)
 	if l.WriteAlign != l.ReadAlign {

@@ -209,7 +209,7 @@ func TestF1ProbeFailsEntirely(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n.direct || n.info.Limits().WriteAlign != 1 {
+		if l := n.info.Limits(); n.direct || l.WriteAlign != 1 || l.Origins.WriteAlign != block.OriginDefault {
 			t.Errorf("direct %v, write alignment %d", n.direct, n.info.Limits().WriteAlign)
 		}
 		if c := strings.Count(log.text(), "level=WARN"); c != 1 {
