@@ -38,8 +38,10 @@ const (
 const (
 	// NoLimit switches a limit of Config off, where that is allowed.
 	NoLimit = -1
-	// MaxMaxInFlight bounds MaxInFlight: a queue has no more request objects.
-	MaxMaxInFlight = block.MaxReqs
+	// MinMaxInFlight and MaxMaxInFlight bound MaxInFlight. A long request
+	// takes two places at least, one for the whole and one for its pieces.
+	MinMaxInFlight = 2
+	MaxMaxInFlight = 1024
 	// MinMemory is the least memory that a server gets along with.
 	MinMemory = 4 << 20
 )
@@ -115,7 +117,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		val, low, high int64
 	}{
 		{"connections at once", int64(cfg.MaxConns), NoLimit, 1 << 20},
-		{"requests in flight", int64(cfg.MaxInFlight), 1, MaxMaxInFlight},
+		{"requests in flight", int64(cfg.MaxInFlight), MinMaxInFlight, MaxMaxInFlight},
 		{"bytes in flight", int64(cfg.MaxInFlightBytes), bufpool.MaxBuf, bufpool.MaxLimit},
 		{"bytes of memory", cfg.Memory, MinMemory, bufpool.MaxLimit},
 	} {

@@ -171,11 +171,11 @@ func (c *conn) begin() {
 	c.in.buf = make([]byte, inLen)
 	c.out = make([]byte, 0, outLen)
 	c.ios = make([]*rawio.IO, 0, cfg.MaxInFlight)
-	c.slots = make([]*slot, cfg.MaxInFlight+1)
+	c.slots = make([]*slot, cfg.MaxInFlight)
 	c.one = make(block.Vec, 1)
 	c.iov = make([][]byte, 0, maxBatchIov+2+2*maxChunks)
 	c.freed, c.wake = make(chan struct{}, 1), make(chan struct{}, 1)
-	c.work = make(chan *slot, cfg.MaxInFlight+1)
+	c.work = make(chan *slot, cfg.MaxInFlight)
 	if !c.inline {
 		c.helpers.Go(c.writer)
 	}

@@ -110,7 +110,7 @@ func (c *conn) readNow(req *block.Req, off int64, v block.Vec) error {
 	}
 	t := c.q.Env().Now()
 	err := c.child.Preadv(req, off, v, 0)
-	c.pace.took(c.q.Env().Now()-t, v.Len())
+	c.pace.took(c.q.Env().Now()-t, v.Len(), slowRead)
 	return err
 }
 
@@ -120,7 +120,7 @@ func (c *conn) writeNow(req *block.Req, off int64, v block.Vec, fl block.Flags) 
 	}
 	t := c.q.Env().Now()
 	err := c.child.Pwritev(req, off, v, fl)
-	c.pace.took(c.q.Env().Now()-t, v.Len())
+	c.pace.took(c.q.Env().Now()-t, v.Len(), slowWrite)
 	return err
 }
 

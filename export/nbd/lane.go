@@ -124,6 +124,10 @@ func (c *conn) issue(s *slot) {
 		c.runNow(s)
 		return
 	}
+	if c.cached && s.op == block.OpWrite {
+		c.toWorker(s) // an engine hands it to a thread as well, at twice the cost
+		return
+	}
 	m, ok := c.child.Map(s.req, s.op, int64(s.rq.Offset), s.vec, writeFlags(&s.rq))
 	switch {
 	case !ok:

@@ -5,10 +5,13 @@ package nbd
 // next go the way of disks that wait, and ever more of them while it stays so.
 
 const (
-	// slowNs is how long a request may take to count as quick, with what
-	// copying its bytes takes at slowBytesPerNs.
-	slowNs         = 100_000
-	slowBytesPerNs = 1
+	// slowRead and slowWrite are how long a request may take in nanoseconds
+	// and count as quick, beside what copying its bytes takes at a byte a
+	// nanosecond. A read that is slower came from the device, and others
+	// could have gone there with it; a write that met the write-back of its
+	// page may take longer, because a worker would wait for the same page.
+	slowRead  = 100_000
+	slowWrite = 1_000_000
 	// minAvoid and maxAvoid bound how many requests are kept from the reader
 	// after a slow one, and forgetAvoid is how many quick ones in a row
 	// bring that down again.
@@ -33,9 +36,10 @@ func (p *pace) inPlace() bool {
 	return true
 }
 
-// took notes that a request of n bytes, served in place, took ns nanoseconds.
-func (p *pace) took(ns, n int64) {
-	if ns <= slowNs+n/slowBytesPerNs {
+// took notes that a request of n bytes, served in place, took ns nanoseconds;
+// slow of them are too many.
+func (p *pace) took(ns, n, slow int64) {
+	if ns <= slow+n {
 		if p.quick++; p.quick >= forgetAvoid {
 			p.next = 0
 		}

@@ -228,3 +228,10 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 	}
 	t.Fatalf("waited in vain for %s", what)
 }
+
+// alignedTo are limits of storage with blocks of the given size.
+func alignedTo(align uint32) *block.Limits {
+	l := *block.ByteLimits()
+	l.ReadAlign, l.WriteAlign, l.SegmentAlign, l.MinMem = align, align, 512, 512
+	return &l
+}
