@@ -34,8 +34,8 @@ func stages(packages []string) []stage {
 		{name: "vet", about: "go vet over the tree", args: []string{"vet", "./..."}, plain: true},
 		{name: "lint", about: "the repository's rules", args: goTest([]string{"./internal/lint"}, "-count=1", "-timeout=10m")},
 		{name: "cross", about: "builds for the other systems", args: goTest([]string{"./internal/lint"}, "-count=1", "-timeout=20m", "-tags=cross", "-run=Builds")},
-		{name: "unit", about: "each package by itself", args: goTest(unit, fresh("-timeout=10m")...)},
-		{name: "race", about: "what runs concurrently, under the race detector", args: goTest(race, fresh("-race", "-timeout=15m")...)},
+		{name: "unit", about: "each package by itself", args: goTest(unit, fresh("-timeout=6m")...)},
+		{name: "race", about: "what runs concurrently, under the race detector", args: goTest(race, fresh("-race", "-timeout=10m")...)},
 		{name: "whole", about: "the program, against its peers", args: goTest(whole, "-count=1", "-p=1", "-timeout=20m")},
 	}
 }
