@@ -1,13 +1,15 @@
 package block
 
 // span is a request's range, and the aligned range that covers it: the same
-// where the request is aligned. The aligned range never passes the size.
-type span struct{ off, end, aOff, aEnd int64 }
+// where the request is aligned. The aligned range never passes size, which is
+// the node's as the request found it: it may change, and one request must not
+// see two.
+type span struct{ off, end, aOff, aEnd, size int64 }
 
 // spanOf aligns [off, end) outwards to align, within size.
 func spanOf(off, end, size int64, align uint32) span {
 	mask := int64(align) - 1
-	return span{off, end, off &^ mask, min((end+mask)&^mask, size)}
+	return span{off, end, off &^ mask, min((end+mask)&^mask, size), size}
 }
 
 func (s span) aligned() bool { return s.aOff == s.off && s.aEnd == s.end }
@@ -18,6 +20,21 @@ func (s span) aligned() bool { return s.aOff == s.off && s.aEnd == s.end }
 // have any length.
 func (l *Limits) misfit(v Vec, end, size int64) Path {
 	var addrs uintptr
+	var lens int
+	for _, e := range v {
+		addrs |= addrOf(e)
+		lens |= len(e)
+	}
+	if addrs&uintptr(l.MinMem-1) == 0 && lens&int(l.SegmentAlign-1) == 0 {
+		return 0
+	}
+	return l.misfitExactly(v, end == size && size&int64(l.SegmentAlign-1) != 0)
+}
+
+// misfitExactly leaves out empty elements and, where anyTail, the length of the
+// last.
+func (l *Limits) misfitExactly(v Vec, anyTail bool) Path {
+	var addrs uintptr
 	var lens, last int
 	for _, e := range v {
 		if len(e) == 0 {
@@ -27,7 +44,7 @@ func (l *Limits) misfit(v Vec, end, size int64) Path {
 		lens |= last
 		last = len(e)
 	}
-	if end != size || size&int64(l.SegmentAlign-1) == 0 {
+	if !anyTail {
 		lens |= last
 	}
 	if addrs&uintptr(l.MinMem-1) != 0 {
@@ -55,18 +72,27 @@ func (l *Limits) straddles(v Vec, n int64) bool {
 	return l.fragments(v) > int64(l.MaxSegments)
 }
 
-// fragments counts the pages that v touches, or 0 where every element starts
-// on a page.
+// fragments counts the pages that v touches, or 0 where all its memory starts
+// on pages. Elements that follow each other in memory count as one.
 func (l *Limits) fragments(v Vec) int64 {
-	mask := uintptr(pageSize) - 1
+	page := uintptr(pageSize)
 	var frags int64
-	var addrs uintptr
+	var starts, end uintptr
 	for _, e := range v {
-		a := addrOf(e) & mask
-		addrs |= a
-		frags += int64((a + uintptr(len(e)) + mask) / uintptr(pageSize))
+		if len(e) == 0 {
+			continue
+		}
+		at := addrOf(e)
+		first := at / page
+		if at == end {
+			first = (at-1)/page + 1 // the page of the byte before counts already
+		} else {
+			starts |= at
+		}
+		end = at + uintptr(len(e))
+		frags += int64((end-1)/page+1) - int64(first)
 	}
-	if addrs == 0 {
+	if starts&(page-1) == 0 {
 		return 0
 	}
 	return frags

@@ -12,6 +12,12 @@ func (l *Limits) bounceLen(align uint32) int64 {
 	return n &^ int64(align-1)
 }
 
+// buffer gives n bytes of our own, aligned to OptMem: a buffer of a power of
+// two is at a multiple of it.
+func (f *frame) buffer(n int64, l *Limits) []byte {
+	return f.rq.Buffer(int(max(n, int64(l.OptMem))))[:n]
+}
+
 // one makes the vector of a single buffer, in the frame's reused memory.
 func (f *frame) one(b []byte) Vec {
 	f.vec = append(f.vec[:0], b)
@@ -19,38 +25,36 @@ func (f *frame) one(b []byte) Vec {
 }
 
 // readLinear reads the aligned range of s through a bounce buffer, piece by
-// piece, and copies to v what of it was asked for. A failed piece is not
-// copied.
-func (c *Child) readLinear(f *frame, s span, v Vec, fl Flags, l *Limits) error {
+// piece, and copies what of it was asked for to v from its byte at. A failed
+// piece is not copied.
+func (c *Child) readLinear(f *frame, s span, v Vec, at int64, l *Limits) error {
 	chunk := min(l.bounceLen(l.ReadAlign), s.aEnd-s.aOff)
-	pool := c.in.env.Buffers
-	buf := f.rq.getBuf(pool, int(chunk))
-	defer pool.Put(buf)
+	buf := f.buffer(chunk, l)
+	defer f.rq.Release(buf)
 	for pos := s.aOff; pos < s.aEnd; pos += chunk {
 		b := buf[:min(chunk, s.aEnd-pos)]
-		if err := c.nodeRead(f.rq, pos, f.one(b), fl); err != nil {
+		if err := c.nodeRead(f.rq, pos, f.one(b)); err != nil {
 			return err
 		}
 		from, to := max(pos, s.off), min(pos+int64(len(b)), s.end)
-		v.CopyIn(b[from-pos:to-pos], from-s.off)
+		v.CopyIn(b[from-pos:to-pos], at+from-s.off)
 	}
 	return nil
 }
 
-// writeLinear writes the aligned request s through a bounce buffer.
-func (c *Child) writeLinear(f *frame, s span, v Vec, fl Flags, l *Limits) error {
-	chunk := min(l.bounceLen(l.WriteAlign), s.end-s.off)
-	pool := c.in.env.Buffers
-	buf := f.rq.getBuf(pool, int(chunk))
-	defer pool.Put(buf)
-	return c.writeThrough(f, s, v, 0, buf, fl)
+// writeLinear writes the aligned request s, whose data begins at byte at of v,
+// through a bounce buffer.
+func (c *Child) writeLinear(f *frame, s span, v Vec, at int64, fl Flags, l *Limits) error {
+	buf := f.buffer(min(l.bounceLen(l.WriteAlign), s.end-s.off), l)
+	defer f.rq.Release(buf)
+	return c.writeThrough(f, s, v, at, buf, fl)
 }
 
-// writeThrough writes [s.off, s.end) from byte from of v, through buf.
-func (c *Child) writeThrough(f *frame, s span, v Vec, from int64, buf []byte, fl Flags) error {
+// writeThrough writes [s.off, s.end) from byte at of v, through buf.
+func (c *Child) writeThrough(f *frame, s span, v Vec, at int64, buf []byte, fl Flags) error {
 	for pos := s.off; pos < s.end; pos += int64(len(buf)) {
 		b := buf[:min(int64(len(buf)), s.end-pos)]
-		v.CopyOut(b, from+pos-s.off)
+		v.CopyOut(b, at+pos-s.off)
 		if err := c.nodeWrite(f.rq, pos, f.one(b), fl); err != nil {
 			return err
 		}
@@ -63,10 +67,8 @@ func (c *Child) writeThrough(f *frame, s span, v Vec, from int64, buf []byte, fl
 // does not cover them, its data goes between, and one write follows. If a read
 // fails nothing is written.
 func (c *Child) modifyOnce(f *frame, s span, v Vec, fl Flags, l *Limits) error {
-	n := s.aEnd - s.aOff
-	pool := c.in.env.Buffers
-	buf := f.rq.getBuf(pool, int(n))
-	defer pool.Put(buf)
+	buf := f.buffer(s.aEnd-s.aOff, l)
+	defer f.rq.Release(buf)
 	if err := c.readEnds(f, s, buf, l); err != nil {
 		return err
 	}
@@ -74,8 +76,9 @@ func (c *Child) modifyOnce(f *frame, s span, v Vec, fl Flags, l *Limits) error {
 	return c.nodeWrite(f.rq, s.aOff, f.one(buf), fl)
 }
 
-// blockLen is the unit of read-modify-write.
-func (l *Limits) blockLen() int64 { return int64(max(l.ReadAlign, l.WriteAlign)) }
+// blockLen is the unit of read-modify-write. It is no less than what memory
+// must be aligned to, so that each block of a buffer may be read on its own.
+func (l *Limits) blockLen() int64 { return int64(max(l.ReadAlign, l.WriteAlign, l.MinMem)) }
 
 // readEnds reads into buf, which stands for the aligned range of s, the blocks
 // that the request covers in part. One read where they are the same block or
@@ -84,16 +87,16 @@ func (c *Child) readEnds(f *frame, s span, buf []byte, l *Limits) error {
 	a, n := l.blockLen(), int64(len(buf))
 	head, tail := s.off > s.aOff, s.end < s.aEnd
 	if n <= a || n <= 2*a && head && tail {
-		return c.nodeRead(f.rq, s.aOff, f.one(buf), 0)
+		return c.nodeRead(f.rq, s.aOff, f.one(buf))
 	}
 	if head {
-		if err := c.nodeRead(f.rq, s.aOff, f.one(buf[:a]), 0); err != nil {
+		if err := c.nodeRead(f.rq, s.aOff, f.one(buf[:a])); err != nil {
 			return err
 		}
 	}
 	if tail {
 		from := (n - 1) &^ (a - 1)
-		return c.nodeRead(f.rq, s.aOff+from, f.one(buf[from:]), 0)
+		return c.nodeRead(f.rq, s.aOff+from, f.one(buf[from:]))
 	}
 	return nil
 }
@@ -113,14 +116,14 @@ func (c *Child) readBothEnds(f *frame, s span, buf []byte, l *Limits) (e ends, e
 	if s.off > s.aOff {
 		e.head = buf[:min(a, s.aEnd-s.aOff)]
 		e.mid.off = min(s.aOff+a, s.end)
-		if err = c.nodeRead(f.rq, s.aOff, f.one(e.head), 0); err != nil {
+		if err = c.nodeRead(f.rq, s.aOff, f.one(e.head)); err != nil {
 			return e, err
 		}
 	}
 	if last := (s.end - 1) &^ (a - 1); s.end < s.aEnd && last >= e.mid.off {
 		e.mid.end = last
 		e.tail = buf[a : a+s.aEnd-last]
-		err = c.nodeRead(f.rq, last, f.one(e.tail), 0)
+		err = c.nodeRead(f.rq, last, f.one(e.tail))
 	}
 	return e, err
 }
@@ -132,9 +135,8 @@ func (c *Child) readBothEnds(f *frame, s span, buf []byte, l *Limits) (e ends, e
 func (c *Child) modifyEnds(f *frame, s span, v Vec, fl Flags, l *Limits) error {
 	a := l.blockLen()
 	chunk := min(l.bounceLen(uint32(a)), (bufpool.MaxBuf-2*a)&^(a-1))
-	pool := c.in.env.Buffers
-	buf := f.rq.getBuf(pool, int(2*a+chunk))
-	defer pool.Put(buf)
+	buf := f.buffer(2*a+chunk, l)
+	defer f.rq.Release(buf)
 	e, err := c.readBothEnds(f, s, buf, l)
 	if err != nil {
 		return err

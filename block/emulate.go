@@ -1,39 +1,22 @@
 package block
 
-import "syscall"
+import "errors"
 
-// fuaByFlush makes a completed change durable where the node has no FUA of its
-// own for it.
-func (c *Child) fuaByFlush(f *frame, op Op, fl Flags) error {
+// wantsFlush reports whether a change that is to be durable becomes so by a
+// flush, because the node has no FUA of its own for all of it: write zeroes may
+// be writes in part.
+func (c *Child) wantsFlush(op Op, fl Flags) (bool, error) {
+	if fl&FUA == 0 {
+		return false, nil
+	}
+	if c.in.flushLost.Load() {
+		return false, errFlushLost
+	}
 	native := c.info.WriteFlags
 	if op == OpZero {
-		native = c.info.ZeroFlags
+		native &= c.info.ZeroFlags
 	}
-	if fl&FUA == 0 || native&FUA != 0 {
-		return nil
-	}
-	f.rq.Took(PathFlushForFUA)
-	return c.flushNode(f.rq)
-}
-
-// flushNode flushes, and remembers for good that a flush failed: the kernel
-// may have dropped what it could not write, so that a later success would
-// promise what is lost. Running out of space loses nothing.
-func (c *Child) flushNode(rq *Req) error {
-	if c.in.flushLost.Load() {
-		return errFlushLost
-	}
-	err := c.node.Flush(rq)
-	if err != nil && !IsNotSupported(err) && !transient(Errno(err)) {
-		c.in.flushLost.Store(true)
-		c.in.env.Log.Error("a flush failed: flush and FUA fail from now on until the disk is reopened; reads go on",
-			"node", c.in.label(), "error", err)
-	}
-	return err
-}
-
-func transient(e syscall.Errno) bool {
-	return e == syscall.ENOSPC || e == syscall.EDQUOT || e == syscall.EINTR || e == syscall.EAGAIN
+	return native&FUA == 0, nil
 }
 
 // Flush makes every write that completed before it durable.
@@ -41,10 +24,8 @@ func (c *Child) Flush(rq *Req) error {
 	f := rq.push()
 	// An empty range below every real one: a flush meets drains only.
 	c.enter(f, -2, -1, false)
-	err := c.flushNode(rq)
-	c.leave(f)
-	rq.pop()
-	if err != nil {
+	defer c.leave(f)
+	if err := c.in.flush(rq); err != nil {
 		return c.fail(OpFlush, 0, 0, err)
 	}
 	return nil
@@ -62,28 +43,34 @@ func (c *Child) Discard(rq *Req, off, n int64) error {
 	}
 	f := rq.push()
 	c.enter(f, off, off+n, false)
+	defer c.leave(f)
+	// It is a hint: what limits that just changed refuse is not worth a
+	// second try.
 	err := c.discard(rq, off, off+n)
-	c.leave(f)
-	rq.pop()
-	if err != nil && !IsNotSupported(err) {
+	if err != nil && !IsNotSupported(err) && !errors.Is(err, ErrLimitsChanged) {
 		return c.fail(OpDiscard, off, n, err)
 	}
 	return nil
 }
 
 func (c *Child) discard(rq *Req, off, end int64) error {
-	l := c.info.Limits()
+	l, size := c.info.Limits(), c.info.Size()
+	if end > size {
+		return errRange(size) // it shrank while the request waited
+	}
 	mask := int64(l.DiscardAlign) - 1
 	off = (off + mask) &^ mask
-	if end != c.info.Size() {
+	if end != size {
 		end &^= mask
 	}
 	step := atMost(l.MaxDiscard, mask)
-	for ; off < end; off += step {
+	for off < end {
+		k := min(step, end-off)
 		rq.queue.c.nodeCalls.Add(1)
-		if err := c.node.Discard(rq, off, min(step, end-off)); err != nil {
+		if err := c.node.Discard(rq, off, k); err != nil {
 			return err
 		}
+		off += k
 	}
 	return nil
 }
@@ -102,15 +89,14 @@ func atMost(limit, mask int64) int64 {
 // allow, by writing zeroes.
 func (c *Child) zero(f *frame, s span, fl Flags, l *Limits) error {
 	if s.aligned() {
-		return c.zeroAligned(f, s.off, s.end, fl, l)
+		return c.zeroAligned(f, s, fl, l)
 	}
 	if fl&NoFallback != 0 {
 		return ErrNotSupported
 	}
 	f.rq.Took(PathPadded | PathRMW)
-	pool := c.in.env.Buffers
-	buf := f.rq.getBuf(pool, int(2*l.blockLen()))
-	defer pool.Put(buf)
+	buf := f.buffer(2*l.blockLen(), l)
+	defer f.rq.Release(buf)
 	e, err := c.readBothEnds(f, s, buf, l)
 	if err != nil {
 		return err
@@ -131,15 +117,15 @@ func (c *Child) zero(f *frame, s span, fl Flags, l *Limits) error {
 	if e.mid.off >= e.mid.end {
 		return nil
 	}
-	return c.zeroAligned(f, e.mid.off, e.mid.end, fl, l)
+	return c.zeroAligned(f, e.mid, fl, l)
 }
 
 // zeroAligned serves a range aligned for writing. What of it is not aligned
 // for native zeroing is written.
-func (c *Child) zeroAligned(f *frame, off, end int64, fl Flags, l *Limits) error {
-	mask := int64(l.ZeroAlign) - 1
+func (c *Child) zeroAligned(f *frame, s span, fl Flags, l *Limits) error {
+	off, end, mask := s.off, s.end, int64(l.ZeroAlign)-1
 	from, to := (off+mask)&^mask, end
-	if end != c.info.Size() {
+	if end != s.size {
 		to = end &^ mask
 	}
 	if from >= to {
@@ -158,7 +144,8 @@ func (c *Child) zeroAligned(f *frame, off, end int64, fl Flags, l *Limits) error
 }
 
 func (c *Child) zeroNative(f *frame, off, end int64, fl Flags, l *Limits) error {
-	step := atMost(l.MaxZero, int64(l.ZeroAlign)-1)
+	// Steps end where a write could go on, if the node gives up.
+	step := atMost(l.MaxZero, int64(max(l.ZeroAlign, l.WriteAlign))-1)
 	for off < end {
 		k := min(step, end-off)
 		f.rq.queue.c.nodeCalls.Add(1)
@@ -207,42 +194,47 @@ func (c *Child) writeZeroBytes(f *frame, off, end int64, fl Flags, l *Limits) er
 		}
 		off += k
 	}
-	// Where zeroing has FUA of its own and writing does not, nothing else
-	// would make this part durable.
-	if fl&FUA != 0 && c.info.ZeroFlags&FUA != 0 && c.info.WriteFlags&FUA == 0 {
-		return c.flushNode(f.rq)
-	}
 	return nil
 }
 
 // BlockStatus describes a run of the content that starts at off, at most n
 // bytes and at least one.
 func (c *Child) BlockStatus(rq *Req, off, n int64) (Extent, error) {
-	n = min(n, c.info.Size()-off)
-	if off < 0 || n <= 0 {
-		return Extent{}, c.fail(OpStatus, off, n, errRange)
+	size := c.info.Size()
+	if off < 0 || off >= size || n <= 0 {
+		return Extent{}, c.fail(OpStatus, off, n, errRange(size))
 	}
 	f := rq.push()
-	c.enter(f, off, off+n, false)
-	s := spanOf(off, off+n, c.info.Size(), c.info.Limits().ReadAlign)
-	e, err := c.node.BlockStatus(rq, s.aOff, s.aEnd-s.aOff)
-	c.leave(f)
-	rq.pop()
+	c.enter(f, off, off+min(n, size-off), false)
+	defer c.leave(f)
+	e, err := c.status(rq, off, n)
 	if err != nil {
 		return Extent{}, c.fail(OpStatus, off, n, err)
 	}
-	return trimExtent(e, s), nil
+	return e, nil
+}
+
+func (c *Child) status(rq *Req, off, n int64) (Extent, error) {
+	size := c.info.Size()
+	if off >= size {
+		return Extent{}, errRange(size) // it shrank while the request waited
+	}
+	s := spanOf(off, off+min(n, size-off), size, c.info.Limits().ReadAlign)
+	e, err := c.node.BlockStatus(rq, s.aOff, s.aEnd-s.aOff)
+	if err == nil && e.Len <= s.off-s.aOff {
+		// Finer than it may be: of the part asked for nothing is known.
+		e = Extent{Len: s.aEnd - s.aOff, Data: true, Allocated: true, Host: -1}
+	}
+	return trimExtent(e, s), err
 }
 
 // trimExtent cuts what a node said of the aligned range down to what was asked.
 func trimExtent(e Extent, s span) Extent {
 	skip := s.off - s.aOff
-	e.Len -= skip
+	e.Len = min(e.Len-skip, s.end-s.off)
+	e.EOF = s.off+e.Len == s.size
 	if e.Host >= 0 {
 		e.Host += skip
-	}
-	if most := s.end - s.off; e.Len > most {
-		e.Len, e.EOF = most, e.EOF && s.end == s.aEnd
 	}
 	return e
 }
@@ -250,15 +242,13 @@ func trimExtent(e Extent, s span) Extent {
 // Truncate sets the node's size. It runs alone. On growth the new part reads
 // as zeroes, allocated as pre says.
 func (c *Child) Truncate(rq *Req, size int64, pre Prealloc) error {
-	err := c.checkTruncate(size)
-	if err == nil {
-		f := rq.push()
-		c.enter(f, -2, everything, true)
-		err = c.node.Truncate(rq, size, pre)
-		c.leave(f)
-		rq.pop()
+	if err := c.checkTruncate(size); err != nil {
+		return c.fail(OpTruncate, 0, size, err)
 	}
-	if err != nil {
+	f := rq.push()
+	c.enter(f, -2, everything, true)
+	defer c.leave(f)
+	if err := c.node.Truncate(rq, size, pre); err != nil {
 		return c.fail(OpTruncate, 0, size, err)
 	}
 	return nil
@@ -267,7 +257,9 @@ func (c *Child) Truncate(rq *Req, size int64, pre Prealloc) error {
 func (c *Child) checkTruncate(size int64) error {
 	switch {
 	case size < 0:
-		return errRange
+		return errNegative
+	case size > MaxSize:
+		return errTooLarge
 	case c.info.ReadOnly:
 		return errReadOnly
 	case c.perm&PermResize == 0:

@@ -1,7 +1,10 @@
 package block
 
 import (
+	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 
 	"github.com/platter-storage/platter/internal/bufpool"
 )
@@ -24,4 +27,47 @@ type Env struct {
 	FastLane func() bool
 	// Log is for people who operate the program.
 	Log *slog.Logger
+
+	// nested are the pools for requests that hold buffers already: the
+	// first for those with one, and so on.
+	nested struct {
+		mu    sync.Mutex
+		pools [maxHeld]atomic.Pointer[bufpool.Pool]
+	}
+}
+
+// maxHeld is how many buffers one request can hold beside its first: one at
+// each node of the longest chain.
+const maxHeld = MaxOptionDepth
+
+// nestedLimit bounds each nested pool in bytes: some requests' worth. Such
+// memory is committed only when it is used.
+const nestedLimit = 8 << 20
+
+// pool is where a request takes its next buffer that holds some already.
+func (e *Env) pool(held int) *bufpool.Pool {
+	if held == 0 {
+		return e.Buffers
+	}
+	at := &e.nested.pools[held-1]
+	if p := at.Load(); p != nil {
+		return p
+	}
+	e.nested.mu.Lock()
+	defer e.nested.mu.Unlock()
+	if at.Load() == nil {
+		at.Store(bufpool.New(bufpool.Config{Limit: nestedLimit, Align: e.Buffers.Align()}))
+	}
+	return at.Load()
+}
+
+// CloseBuffers gives all buffer memory back. None may be in use.
+func (e *Env) CloseBuffers() error {
+	errs := []error{e.Buffers.Close()}
+	for i := range e.nested.pools {
+		if p := e.nested.pools[i].Swap(nil); p != nil {
+			errs = append(errs, p.Close())
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -47,13 +47,20 @@ func Errorf(errno syscall.Errno, format string, args ...any) error {
 
 // Causes that the edge itself gives.
 var (
-	errRange     = Errorf(syscall.EINVAL, "the range is beyond the end or negative")
 	errReadOnly  = Errorf(syscall.EROFS, "the node is read-only")
 	errPerm      = Errorf(syscall.EPERM, "the edge does not hold the permission")
-	errClosed    = Errorf(syscall.ESHUTDOWN, "the node is closed")
 	errFlushLost = Errorf(syscall.EIO, "an earlier flush failed, so data written before it may be lost; reopen the disk to go on writing durably")
-	errTooLong   = Errorf(syscall.EINVAL, "the request is longer than %d bytes", MaxRequest)
+	errTooLong   = Errorf(syscall.EINVAL, "the request is longer than %d bytes: send it in parts", MaxRequest)
+	errNegative  = Errorf(syscall.EINVAL, "a size is not negative")
+	errTooLarge  = Errorf(syscall.EFBIG, "the largest size is %d bytes", int64(MaxSize))
+	errLimits    = Errorf(syscall.EINVAL, "the storage refused it twice, though it met the limits that the storage announced: its alignment is not stable")
+	// errOvertaken: size or limits changed before the request was in flight.
+	errOvertaken = errors.New("overtaken by a change of size or limits")
 )
+
+func errRange(size int64) error {
+	return Errorf(syscall.EINVAL, "the range is negative or beyond the end; the size is %d bytes", size)
+}
 
 // ErrNotSupported is what a node returns for an operation that it does not
 // have.

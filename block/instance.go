@@ -10,10 +10,11 @@ import (
 // Instance is an opened node together with what all edges to it share: the
 // requests in flight, the permissions in use, and whether a flush has failed.
 type Instance struct {
-	node  Node
-	name  string
-	env   *Env
-	track tracker
+	node    Node
+	name    string
+	env     *Env
+	track   tracker
+	flushes flushes
 	// flushLost is set when a flush failed: what was written before may be
 	// gone though later flushes succeed, so none may succeed any more.
 	flushLost atomic.Bool
@@ -55,7 +56,7 @@ func (in *Instance) NewChild(user string, role Role, perm, shared Perm) (*Child,
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
-		return nil, &Error{Op: OpRead, Node: in.label(), Err: errClosed}
+		return nil, Errorf(syscall.ESHUTDOWN, "%s is closed; open it again", in.label())
 	}
 	if perm&(PermWrite|PermResize) != 0 && in.node.Info().ReadOnly {
 		return nil, Errorf(syscall.EROFS, "%s is opened read-only, but %s wants to %s it; open it writable, or export it read-only",

@@ -19,9 +19,12 @@ func (c *Child) Map(rq *Req, op Op, off int64, v Vec, fl Flags) (Mapping, bool) 
 	n := v.Len()
 	f := rq.push()
 	if c.in.track.tryEnter(f, off, off+n) {
-		if m, ok := c.mapper.Map(rq, op, off, v, fl); ok {
-			f.child, f.op, f.cookie = c, op, m.Cookie
-			return m, true
+		// The size again: it may have shrunk before the entry was there.
+		if off <= c.info.Size()-n {
+			if m, ok := c.mapper.Map(rq, op, off, v, fl); ok {
+				f.child, f.op, f.cookie = c, op, m.Cookie
+				return m, true
+			}
 		}
 		c.in.track.leave(f)
 	}

@@ -106,20 +106,27 @@ func (l *Limits) Validate() error {
 		}
 	}
 	switch {
-	case l.ReadAlign > MaxAlign || l.WriteAlign > MaxAlign || l.MinMem > MaxAlign || l.SegmentAlign > MaxAlign:
+	case l.ReadAlign > MaxAlign || l.WriteAlign > MaxAlign || l.OptMem > MaxAlign || l.SegmentAlign > MaxAlign:
 		return fmt.Errorf("an alignment is above %d", MaxAlign)
-	case l.OptMem < l.MinMem || l.OptMem < 4096 || l.OptMem < pageSize:
+	case l.OptMem < OptMemFor(l.MinMem):
 		return fmt.Errorf("optimum memory alignment %d is below the minimum %d, 4096 or the page size", l.OptMem, l.MinMem)
 	case l.MaxSegments == 0 || l.MaxSegments > MaxElements:
 		return fmt.Errorf("maximum of %d segments is not in 1..%d", l.MaxSegments, MaxElements)
-	case l.MaxTransfer != 0 && l.MaxTransfer < max(l.ReadAlign, l.WriteAlign):
-		return fmt.Errorf("maximum transfer %d is below the alignment", l.MaxTransfer)
+	case l.SegmentAlign > min(l.ReadAlign, l.WriteAlign):
+		return fmt.Errorf("segment alignment %d is above that of requests (reads %d, writes %d): no single element could meet it", l.SegmentAlign, l.ReadAlign, l.WriteAlign)
+	case l.MaxTransfer != 0 && int64(l.MaxTransfer) < l.blockLen():
+		return fmt.Errorf("maximum transfer %d is below the alignment %d", l.MaxTransfer, l.blockLen())
+	case l.MaxZero != 0 && l.MaxZero < int64(max(l.ZeroAlign, l.WriteAlign)):
+		return fmt.Errorf("maximum of write zeroes %d is below the alignment", l.MaxZero)
+	case l.MaxDiscard != 0 && l.MaxDiscard < int64(l.DiscardAlign):
+		return fmt.Errorf("maximum of discard %d is below its alignment %d", l.MaxDiscard, l.DiscardAlign)
 	}
 	return nil
 }
 
 // Merge gives the limits of a node that passes requests on to both a and b
-// unchanged: the larger of alignments, the smaller of maxima.
+// unchanged: the larger of alignments, the smaller of maxima, though no maximum
+// is below the alignment: then the edge below splits.
 func Merge(a, b *Limits) *Limits {
 	m := *a
 	m.ReadAlign = max(a.ReadAlign, b.ReadAlign)
@@ -128,16 +135,24 @@ func Merge(a, b *Limits) *Limits {
 	m.MinMem = max(a.MinMem, b.MinMem)
 	m.OptMem = max(a.OptMem, b.OptMem)
 	m.OptTransfer = max(a.OptTransfer, b.OptTransfer)
-	m.MaxTransfer = minNonZero(a.MaxTransfer, b.MaxTransfer)
+	m.MaxTransfer = atLeast(minNonZero(a.MaxTransfer, b.MaxTransfer), uint32(m.blockLen()))
 	m.MaxSegments = min(a.MaxSegments, b.MaxSegments)
 	m.ZeroAlign = max(a.ZeroAlign, b.ZeroAlign)
 	m.DiscardAlign = max(a.DiscardAlign, b.DiscardAlign)
-	m.MaxZero = minNonZero(a.MaxZero, b.MaxZero)
-	m.MaxDiscard = minNonZero(a.MaxDiscard, b.MaxDiscard)
+	m.MaxZero = atLeast(minNonZero(a.MaxZero, b.MaxZero), int64(max(m.ZeroAlign, m.WriteAlign)))
+	m.MaxDiscard = atLeast(minNonZero(a.MaxDiscard, b.MaxDiscard), int64(m.DiscardAlign))
 	m.LogicalBlock = max(a.LogicalBlock, b.LogicalBlock)
 	m.PhysicalBlock = max(a.PhysicalBlock, b.PhysicalBlock)
 	m.Generation = a.Generation + b.Generation
 	return &m
+}
+
+// atLeast is the maximum v raised to least; 0 stays: no maximum.
+func atLeast[T uint32 | int64](v, least T) T {
+	if v == 0 {
+		return 0
+	}
+	return max(v, least)
 }
 
 func minNonZero[T uint32 | int64](a, b T) T {

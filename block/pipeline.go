@@ -1,9 +1,6 @@
 package block
 
-import (
-	"errors"
-	"syscall"
-)
+import "errors"
 
 // MaxRequest is the longest read or write in bytes, as in the reference: the
 // largest int32 rounded down to a sector.
@@ -15,7 +12,7 @@ func (c *Child) Preadv(rq *Req, off int64, v Vec, fl Flags) error {
 	n := v.Len()
 	err := c.check(PermRead, off, n)
 	if err == nil && n > 0 {
-		err = c.readTracked(rq, off, n, v, fl)
+		err = c.readTracked(rq, off, n, v, fl&Serialising != 0)
 	}
 	if err != nil {
 		return c.fail(OpRead, off, n, err)
@@ -61,9 +58,9 @@ func (c *Child) check(perm Perm, off, n int64) error {
 }
 
 func (c *Child) checkRange(perm Perm, off, n int64) error {
-	switch {
-	case off < 0 || n < 0 || off > c.info.Size()-n:
-		return errRange
+	switch size := c.info.Size(); {
+	case off < 0 || n < 0 || off > size-n:
+		return errRange(size)
 	case perm&PermWrite != 0 && c.info.ReadOnly:
 		return errReadOnly
 	case perm&^c.perm != 0:
@@ -74,63 +71,85 @@ func (c *Child) checkRange(perm Perm, off, n int64) error {
 
 // readTracked counts the read in flight and tries it, once more where the
 // limits turned out to be stale.
-func (c *Child) readTracked(rq *Req, off, n int64, v Vec, fl Flags) error {
+func (c *Child) readTracked(rq *Req, off, n int64, v Vec, serialising bool) error {
 	rq.Took(PathSlow)
 	for again := false; ; again = true {
-		f := rq.push()
-		c.enter(f, off, off+n, fl&Serialising != 0)
-		err := c.read(f, off, n, v, fl&^Serialising)
-		c.leave(f)
-		rq.pop()
+		err := c.readOnce(rq, off, n, v, serialising)
 		if !errors.Is(err, ErrLimitsChanged) {
 			return err
 		}
 		if again {
-			return syscall.EINVAL
+			return errLimits
 		}
 		rq.Took(PathRetried)
 	}
+}
+
+func (c *Child) readOnce(rq *Req, off, n int64, v Vec, serialising bool) error {
+	f := rq.push()
+	c.enter(f, off, off+n, serialising)
+	defer c.leave(f)
+	return c.read(f, off, n, v)
 }
 
 // changeTracked does the same for a write or write zeroes. An unaligned one is
 // serialising over the blocks that it reads, modifies and writes.
 func (c *Child) changeTracked(rq *Req, op Op, off, n int64, v Vec, fl Flags) error {
 	rq.Took(PathSlow)
-	for again := false; ; again = true {
-		l := c.info.Limits()
-		s := spanOf(off, off+n, c.info.Size(), l.WriteAlign)
-		if !s.aligned() {
-			s = spanOf(off, off+n, c.info.Size(), uint32(l.blockLen()))
-		}
-		f := rq.push()
-		c.enter(f, s.aOff, s.aEnd, fl&Serialising != 0 || !s.aligned())
-		err := c.change(f, op, s, v, fl&^Serialising, l)
-		c.leave(f)
-		rq.pop()
-		if !errors.Is(err, ErrLimitsChanged) {
+	again := false
+	for {
+		err := c.changeOnce(rq, op, off, n, v, fl)
+		switch {
+		case errors.Is(err, errOvertaken):
+			continue // nothing was tried yet
+		case !errors.Is(err, ErrLimitsChanged):
 			return err
+		case again:
+			return errLimits
 		}
-		if again {
-			return syscall.EINVAL
-		}
+		again = true
 		rq.Took(PathRetried)
 	}
 }
 
-func (c *Child) change(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error {
-	if fl&FUA != 0 && c.in.flushLost.Load() {
-		return errFlushLost
+// changeOnce enters the blocks that the change touches, as the size and the
+// limits now are, and makes it. What it waited for may have changed them.
+func (c *Child) changeOnce(rq *Req, op Op, off, n int64, v Vec, fl Flags) error {
+	l, size := c.info.Limits(), c.info.Size()
+	if off+n > size {
+		return errRange(size)
 	}
-	var err error
+	s := spanOf(off, off+n, size, l.WriteAlign)
+	if !s.aligned() {
+		s = spanOf(off, off+n, size, uint32(l.blockLen()))
+	}
+	f := rq.push()
+	c.enter(f, s.aOff, s.aEnd, fl&Serialising != 0 || !s.aligned())
+	defer c.leave(f)
+	if c.info.Limits() != l || c.info.Size() != size {
+		return errOvertaken
+	}
+	return c.change(f, op, s, v, fl&^Serialising, l)
+}
+
+func (c *Child) change(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error {
+	byFlush, err := c.wantsFlush(op, fl)
+	if err != nil {
+		return err
+	}
+	if byFlush {
+		fl &^= FUA
+	}
 	if op == OpZero {
 		err = c.zero(f, s, fl, l)
 	} else {
 		err = c.write(f, s, v, fl, l)
 	}
-	if err != nil {
+	if err != nil || !byFlush {
 		return err
 	}
-	return c.fuaByFlush(f, op, fl)
+	f.rq.Took(PathFlushForFUA)
+	return c.in.flush(f.rq)
 }
 
 // enter counts the request in flight at the node; a serialising one is then
@@ -148,31 +167,38 @@ func (c *Child) enter(f *frame, off, end int64, serialising bool) {
 	}
 }
 
+// leave is deferred, and so is what gives buffers back: memory of a guest may
+// go away under a copy, and who recovers from that fault far above must find
+// nothing left in flight here.
 func (c *Child) leave(f *frame) {
 	if f.barrier {
 		c.in.track.leaveBarrier(f)
 	} else {
 		c.in.track.leave(f)
 	}
+	f.rq.pop()
 }
 
 // read chooses the way of a read that is in flight.
-func (c *Child) read(f *frame, off, n int64, v Vec, fl Flags) error {
+func (c *Child) read(f *frame, off, n int64, v Vec) error {
 	l, size := c.info.Limits(), c.info.Size()
+	if off+n > size {
+		return errRange(size) // it shrank while the request waited
+	}
 	s := spanOf(off, off+n, size, l.ReadAlign)
 	if !s.aligned() {
 		f.rq.Took(PathPadded)
-		return c.readLinear(f, s, v, fl, l)
+		return c.readLinear(f, s, v, 0, l)
 	}
 	if why := l.misfit(v, s.end, size); why != 0 {
 		f.rq.Took(why)
-		return c.readLinear(f, s, v, fl, l)
+		return c.readLinear(f, s, v, 0, l)
 	}
 	f.rq.Took(PathDirect)
 	if l.fitsOnce(v, n) {
-		return c.nodeRead(f.rq, off, v, fl)
+		return c.nodeRead(f.rq, off, v)
 	}
-	return c.split(f, OpRead, s, v, fl, l)
+	return c.split(f, OpRead, s, v, 0, l)
 }
 
 // write chooses the way of a write that is in flight.
@@ -185,9 +211,9 @@ func (c *Child) write(f *frame, s span, v Vec, fl Flags, l *Limits) error {
 		}
 		return c.modifyEnds(f, s, v, fl, l)
 	}
-	if why := l.misfit(v, s.end, c.info.Size()); why != 0 {
+	if why := l.misfit(v, s.end, s.size); why != 0 {
 		f.rq.Took(why)
-		return c.writeLinear(f, s, v, fl, l)
+		return c.writeLinear(f, s, v, 0, fl, l)
 	}
 	f.rq.Took(PathDirect)
 	if l.fitsOnce(v, s.end-s.off) {
@@ -197,9 +223,9 @@ func (c *Child) write(f *frame, s span, v Vec, fl Flags, l *Limits) error {
 }
 
 // nodeRead and nodeWrite are where requests leave the edge for the driver.
-func (c *Child) nodeRead(rq *Req, off int64, v Vec, fl Flags) error {
+func (c *Child) nodeRead(rq *Req, off int64, v Vec) error {
 	c.count(rq, v)
-	return c.node.Preadv(rq, off, v, fl)
+	return c.node.Preadv(rq, off, v, 0) // no flag means anything to a read
 }
 
 func (c *Child) nodeWrite(rq *Req, off int64, v Vec, fl Flags) error {

@@ -23,6 +23,7 @@ type Req struct {
 	start  int64
 	frames []*frame
 	park   chan struct{} // capacity 1; a stray token may be left in it
+	held   int           // buffers out
 	buf    bufpool.Waiter
 	bufOK  chan struct{} // capacity 1; exactly one token for each queued Get
 	slept  chan struct{} // capacity 1; exactly one token for each timer that ran
@@ -110,14 +111,26 @@ func (rq *Req) Sleep(ns int64) error {
 	}
 }
 
-// getBuf gives a buffer of n bytes, waiting first come first served where the
-// pool is exhausted. n is at most bufpool.MaxBuf.
-func (rq *Req) getBuf(pool *bufpool.Pool, n int) []byte {
+// Buffer gives a buffer of n bytes, at most bufpool.MaxBuf, aligned well and
+// not cleared, waiting first come first served where there is none. A node, or
+// a user of an edge, may hold buffers while its requests go on below: a request
+// that holds one takes its next from a pool of its own, whose holders wait for
+// none of those who wait here, so that nobody waits in a circle. Buffers are
+// released in the opposite order.
+func (rq *Req) Buffer(n int) []byte {
+	pool := rq.queue.env.pool(rq.held)
 	if !pool.Get(&rq.buf, n) {
 		rq.Took(PathBounceWait)
 		<-rq.bufOK
 	}
+	rq.held++
 	b := rq.buf.Buf
 	rq.buf.Buf = nil
 	return b
+}
+
+// Release gives the request's last buffer back.
+func (rq *Req) Release(b []byte) {
+	rq.held--
+	rq.queue.env.pool(rq.held).Put(b)
 }

@@ -8,21 +8,21 @@ func (c *Child) split(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error
 	if op == OpWrite {
 		align = l.WriteAlign
 	}
-	n, size := s.end-s.off, c.info.Size()
+	n := s.end - s.off
 	for pos := int64(0); pos < n; {
 		f.vec = v.AppendRange(f.vec[:0], pos, n-pos)
 		k := l.pieceLen(f.vec, n-pos, align)
-		rest := span{s.off + pos, s.end, s.off + pos, s.end}
+		rest := span{s.off + pos, s.end, s.off + pos, s.end, s.size}
 		if k == 0 {
 			return c.linearRest(f, op, rest, v, pos, fl, l, PathBounceSegs)
 		}
 		f.vec = v.AppendRange(f.vec[:0], pos, k)
-		if why := l.misfit(f.vec, s.off+pos+k, size); why != 0 {
+		if why := l.misfit(f.vec, s.off+pos+k, s.size); why != 0 {
 			return c.linearRest(f, op, rest, v, pos, fl, l, why)
 		}
 		var err error
 		if op == OpRead {
-			err = c.nodeRead(f.rq, s.off+pos, f.vec, fl)
+			err = c.nodeRead(f.rq, s.off+pos, f.vec)
 		} else {
 			err = c.nodeWrite(f.rq, s.off+pos, f.vec, fl)
 		}
@@ -37,10 +37,8 @@ func (c *Child) split(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error
 // linearRest serves what is left of a split request, from byte pos of v.
 func (c *Child) linearRest(f *frame, op Op, rest span, v Vec, pos int64, fl Flags, l *Limits, why Path) error {
 	f.rq.Took(why)
-	// A vector of its own: f.vec is what the linear path uses.
-	sub := v.AppendRange(nil, pos, rest.end-rest.off)
 	if op == OpRead {
-		return c.readLinear(f, rest, sub, fl, l)
+		return c.readLinear(f, rest, v, pos, l)
 	}
-	return c.writeLinear(f, rest, sub, fl, l)
+	return c.writeLinear(f, rest, v, pos, fl, l)
 }

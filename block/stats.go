@@ -71,7 +71,7 @@ type counters struct {
 	requests, bytes, errors [NumOps]atomic.Uint64
 	paths                   [NumPaths]atomic.Uint64
 	nodeCalls, nodeSegments atomic.Uint64
-	hist                    [NumOps][HistBuckets]atomic.Uint32
+	hist                    [NumOps][HistBuckets]atomic.Uint64
 }
 
 // Stats is a snapshot of counters, of one queue or a sum.
@@ -90,7 +90,7 @@ func (s *Stats) add(c *counters) {
 		s.Bytes[i] += c.bytes[i].Load()
 		s.Errors[i] += c.errors[i].Load()
 		for j := range s.Hist[i] {
-			s.Hist[i][j] += uint64(c.hist[i][j].Load())
+			s.Hist[i][j] += c.hist[i][j].Load()
 		}
 	}
 	for i := range s.Paths {
@@ -187,7 +187,7 @@ func (c *counters) merge(s *Stats) {
 		c.bytes[i].Add(s.Bytes[i])
 		c.errors[i].Add(s.Errors[i])
 		for j := range s.Hist[i] {
-			c.hist[i][j].Add(uint32(s.Hist[i][j]))
+			c.hist[i][j].Add(s.Hist[i][j])
 		}
 	}
 	for i := range s.Paths {

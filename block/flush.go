@@ -1,0 +1,93 @@
+package block
+
+import (
+	"sync"
+	"syscall"
+)
+
+// flushes lets one flush of a node run at a time. Those who come meanwhile
+// wait for it to end and then share the next one, which one of them runs: it
+// starts after all of them came. Many connections that flush cost few flushes,
+// and no two can race for the report of a lost write, which the kernel gives
+// only once.
+type flushes struct {
+	mu      sync.Mutex
+	running bool
+	// last is the number of the flush that runs or ran last, good that of
+	// the last one that succeeded; err is how the last that failed did.
+	last, good uint64
+	err        error
+	waiting    []*Req
+}
+
+// flush makes every write that completed before the call durable.
+func (in *Instance) flush(rq *Req) error {
+	fs := &in.flushes
+	fs.mu.Lock()
+	// The one that runs now may have started too early for this caller.
+	need := fs.last + 1
+	for fs.running {
+		fs.waiting = append(fs.waiting, rq)
+		fs.mu.Unlock()
+		rq.wait()
+		fs.mu.Lock()
+		if fs.ended() >= need {
+			defer fs.mu.Unlock()
+			if fs.good >= need {
+				return nil
+			}
+			return fs.err
+		}
+	}
+	fs.running = true
+	fs.last++
+	number := fs.last
+	fs.mu.Unlock()
+	err := in.flushNode(rq)
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.running = false
+	if err == nil {
+		fs.good = number
+	} else {
+		fs.err = err
+	}
+	fs.wakeAll()
+	return err
+}
+
+// ended is the number of the last flush that is over.
+func (fs *flushes) ended() uint64 {
+	if fs.running {
+		return fs.last - 1
+	}
+	return fs.last
+}
+
+func (fs *flushes) wakeAll() {
+	for i, rq := range fs.waiting {
+		rq.wake()
+		fs.waiting[i] = nil
+	}
+	fs.waiting = fs.waiting[:0]
+}
+
+// flushNode flushes, and remembers for good that a flush failed: the kernel
+// may have dropped what it could not write, so that a later success would
+// promise what is lost. Running out of space loses nothing.
+func (in *Instance) flushNode(rq *Req) error {
+	if in.flushLost.Load() {
+		return errFlushLost
+	}
+	err := in.node.Flush(rq)
+	if err != nil && !IsNotSupported(err) && !transient(Errno(err)) {
+		in.flushLost.Store(true)
+		in.env.Log.Error("a flush failed: flush and FUA fail from now on until the disk is reopened; reads go on",
+			"node", in.label(), "error", err)
+	}
+	return err
+}
+
+func transient(e syscall.Errno) bool {
+	return e == syscall.ENOSPC || e == syscall.EDQUOT || e == syscall.EINTR || e == syscall.EAGAIN
+}
