@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/bufpool"
 	"github.com/platter-storage/platter/internal/realenv"
 )
 
@@ -21,13 +22,28 @@ func NewEnv(t testing.TB) *block.Env { return NewEnvLimit(t, 0) }
 // NewEnvLimit is NewEnv with at most bufLimit bytes of bounce buffers.
 func NewEnvLimit(t testing.TB, bufLimit int64) *block.Env {
 	t.Helper()
-	env := realenv.New(slog.New(slog.NewTextHandler(io.Discard, nil)), bufLimit)
+	return closeLater(t, realenv.New(slog.New(slog.NewTextHandler(io.Discard, nil)), bufLimit))
+}
+
+// NewEnvAligned is NewEnv with buffers aligned to align, as on a system with
+// such pages.
+func NewEnvAligned(t testing.TB, align int) *block.Env {
+	t.Helper()
+	env := NewEnv(t)
+	if err := env.CloseBuffers(); err != nil {
+		t.Fatal(err)
+	}
+	env.Buffers = bufpool.New(bufpool.Config{Align: align})
+	return env
+}
+
+func closeLater(t testing.TB, env *block.Env) *block.Env {
 	t.Cleanup(func() {
 		if n := env.Buffers.Stats().InUse; n != 0 {
 			t.Errorf("%d bytes of buffers are still in use at the end of the test", n)
 			return
 		}
-		if err := env.Buffers.Close(); err != nil {
+		if err := env.CloseBuffers(); err != nil {
 			t.Errorf("closing the buffer pool: %v", err)
 		}
 	})
