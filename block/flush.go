@@ -32,11 +32,12 @@ func (in *Instance) flush(rq *Req) error {
 		rq.wait()
 		fs.mu.Lock()
 		if fs.ended() >= need {
-			defer fs.mu.Unlock()
+			err := fs.err
 			if fs.good >= need {
-				return nil
+				err = nil
 			}
-			return fs.err
+			fs.mu.Unlock() // not deferred: that allocates in a loop
+			return err
 		}
 	}
 	fs.running = true

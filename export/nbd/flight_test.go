@@ -314,16 +314,21 @@ func TestShutdownWithClientThatDoesNotRead(t *testing.T) {
 			for i := range uint64(8) {
 				c.send(request(wire.CmdRead, 0, i, 0, 32*mib))
 			}
-			waitFor(t, "a reply", func() bool { return len(c.recv(1)) == 1 })
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
-			defer cancel()
-			if err := r.Shutdown(ctx); err != nil {
-				t.Error(err)
-			}
+			c.recv(1)
+			shutdownWithin(t, r, 30*time.Millisecond)
 			if _, err := c.Write(make([]byte, 28)); err == nil {
 				waitFor(t, "the connection to be closed", func() bool { _, err := c.Write(make([]byte, 28)); return err != nil })
 			}
 		})
+	}
+}
+
+func shutdownWithin(t *testing.T, r *rig, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	if err := r.Shutdown(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

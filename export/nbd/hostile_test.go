@@ -20,24 +20,27 @@ func bystander(t *testing.T, c *wire.Client, rounds int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for w := range 8 {
-		wg.Go(func() {
-			at := uint64(w) * 4 * mib
-			for i := range rounds {
-				for _, n := range []int{4096, 131072, mib, 3*mib + 4096} {
-					p, got := pattern(n, byte(i+w)), make([]byte, n)
-					if err := c.Pwrite(p, at, 0); err != nil {
-						t.Error(err)
-						return
-					}
-					if err := c.Pread(got, at, 0); err != nil || !bytes.Equal(got, p) {
-						t.Errorf("read of %d: %v, or other bytes", n, err)
-						return
-					}
-				}
-			}
-		})
+		wg.Go(func() { bystanderAt(t, c, uint64(w)*4*mib, rounds) })
 	}
 	wg.Wait()
+}
+
+// bystanderAt is bystander on 4 MiB, one request at a time.
+func bystanderAt(t *testing.T, c *wire.Client, at uint64, rounds int) {
+	t.Helper()
+	for i := range rounds {
+		for _, n := range []int{4096, 131072, mib, 3*mib + 4096} {
+			p, got := pattern(n, byte(i)+byte(at>>22)), make([]byte, n)
+			if err := c.Pwrite(p, at, 0); err != nil {
+				t.Error(err)
+				return
+			}
+			if err := c.Pread(got, at, 0); err != nil || !bytes.Equal(got, p) {
+				t.Errorf("read of %d: %v, or other bytes", n, err)
+				return
+			}
+		}
+	}
 }
 
 // Clients that announce long writes and stop in the middle, and clients that
