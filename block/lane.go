@@ -87,7 +87,9 @@ func (c *Child) Finish(rq *Req, want, n int64, err error) (result error, again b
 }
 
 // mendable reports whether the slow lane can do better than this error: by
-// waiting, or by asking anew what the storage's limits are.
+// waiting, or by asking anew what the storage's limits are. A device whose
+// sector size changes answers what is in flight with EIO, not EINVAL; a disk
+// that fails fails once more there, and that error stands.
 func mendable(err error) bool {
-	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EINTR)
+	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.EIO)
 }
