@@ -28,6 +28,7 @@ import (
 
 // Disk is an opened disk. Close it to release its locks and memory.
 type Disk struct {
+	env   *block.Env
 	graph *graph.Graph
 	child *block.Child
 	queue *block.Queue
@@ -105,7 +106,7 @@ func Open(ctx context.Context, name string, opts ...Option) (*Disk, error) {
 	g := graph.New(env)
 	inst, err := g.Open(ctx, s.disk, "", s.readOnly)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", name, err)
+		return nil, errors.Join(fmt.Errorf("open %s: %w", name, err), env.CloseBuffers())
 	}
 	perm := block.PermRead
 	if !s.readOnly {
@@ -113,18 +114,19 @@ func Open(ctx context.Context, name string, opts ...Option) (*Disk, error) {
 	}
 	child, err := inst.NewChild("library user", block.RoleRoot, perm, block.PermAll)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", name, err), g.Close())
+		return nil, errors.Join(fmt.Errorf("open %s: %w", name, err), g.Close(), env.CloseBuffers())
 	}
 	group := block.NewQueueGroup()
-	return &Disk{graph: g, child: child, queue: block.NewQueue(env, group), group: group}, nil
+	return &Disk{env: env, graph: g, child: child, queue: block.NewQueue(env, group), group: group}, nil
 }
 
 // Create makes a raw disk of size bytes in the file called name. It refuses a
 // file that exists unless Overwrite is given.
 func Create(ctx context.Context, name string, size int64, opts ...Option) error {
 	s := apply(name, opts)
-	return graph.Create(ctx, realenv.New(s.log, s.bufLimit), s.disk, graph.CreateOptions{
-		Size: size, Preallocation: s.prealloc, Overwrite: s.overwrite})
+	env := realenv.New(s.log, s.bufLimit)
+	err := graph.Create(ctx, env, s.disk, graph.CreateOptions{Size: size, Preallocation: s.prealloc, Overwrite: s.overwrite})
+	return errors.Join(err, env.CloseBuffers())
 }
 
 // Size is the disk's size in bytes.
@@ -245,7 +247,7 @@ func (d *Disk) Close() error {
 	}
 	d.child.Close()
 	d.queue.Close()
-	return errors.Join(err, d.graph.Close())
+	return errors.Join(err, d.graph.Close(), d.env.CloseBuffers())
 }
 
 // Interfaces of the standard library that a Disk satisfies.

@@ -50,6 +50,13 @@ func (c *ModelConfig) setDefaults() {
 	}
 }
 
+// Size is the number of operations that one seed makes: Ops or its default,
+// less under the race detector, where each costs more.
+func (c ModelConfig) Size() int {
+	c.setDefaults()
+	return c.Ops
+}
+
 // runLimit is how long one run of the model may take before it counts as hung.
 const runLimit = 2 * time.Minute
 
