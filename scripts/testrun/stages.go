@@ -48,7 +48,7 @@ func soakStages(packages []string, d time.Duration) []stage {
 		name:  "soak",
 		about: "model and stress tests for " + d.String() + " a package",
 		args:  goTest(long, "-race", "-count=1", "-timeout="+(2*d+20*time.Minute).String()),
-		env:   []string{"PLATTER_SOAK=" + d.String(), "RAPID_CHECKS=5000"},
+		env:   []string{"PLATTER_SOAK=" + d.String(), "RAPID_CHECKS=5000", "PLATTER_MODEL_OPS=1000000"},
 	}}
 }
 
