@@ -627,6 +627,37 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestRSAClientsOfGnuTLSWereNeverAccepted: certificates of either kind of key
+// let libnbd and QEMU in, and a client without one, or with another
+// authority's, stays out.
+func TestRSAClientsOfGnuTLSWereNeverAccepted(t *testing.T) {
+	for _, kind := range []testutil.KeyKind{testutil.RSA, testutil.ECDSA} {
+		certs, others := testutil.CertsOf(t, kind), testutil.CertsOf(t, kind)
+		p := launch(t, nil, "--listen", "localhost:0", "--tls-cert", certs+"/server-cert.pem", "--tls-key", certs+"/server-key.pem",
+			"--tls-verify-client", "--tls-ca", certs+"/ca-cert.pem", "mem:1M")
+		uri := p.ready().Disks[0].Exports[0].URIs[0]
+		if got := strings.TrimSpace(testutil.Run(t, "nbdinfo", "--size", uri+"?tls-certificates="+certs)); got != "1048576" {
+			t.Errorf("%s: nbdinfo says %s", kind, got)
+		}
+		port := uri[strings.LastIndex(uri, ":")+1:]
+		port = strings.TrimSuffix(port, "/")
+		out := testutil.Run(t, "qemu-img", "info", "--object", "tls-creds-x509,id=t,endpoint=client,dir="+certs,
+			"--image-opts", "driver=nbd,server.type=inet,server.host=localhost,server.port="+port+",tls-creds=t")
+		if !strings.Contains(out, "1 MiB") {
+			t.Errorf("%s: qemu-img says %s", kind, out)
+		}
+		if err := os.Rename(certs+"/ca-cert.pem", others+"/ca-cert.pem"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := testutil.Try("nbdinfo", "--size", uri+"?tls-certificates="+others); err == nil {
+			t.Errorf("%s: a certificate of another authority is accepted", kind)
+		}
+		p.logs("the client's certificate (CN=client) is refused: x509: certificate signed by unknown authority")
+		p.signal(syscall.SIGTERM)
+		p.exits(0)
+	}
+}
+
 // TestPrintedCommands runs the lines that the program prints.
 func TestPrintedCommands(t *testing.T) {
 	dir := folder(t)

@@ -35,12 +35,39 @@ func loadCertificates(t config.TLS) (*tls.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tls-ca: %w", err)
 		}
-		c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !c.ClientCAs.AppendCertsFromPEM(pem) {
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("tls-ca %s: there is no certificate in it: it must be PEM, with BEGIN CERTIFICATE lines", t.CA)
 		}
+		verifyClients(c, pool)
 	}
 	return c, nil
+}
+
+// verifyClients lets only clients in whose certificates an authority of pool
+// has signed. The authorities are not named to the client (ClientCAs), and so
+// not checked by crypto/tls: to a server that names them and that separates the
+// signatures of certificates from those of the handshake (RFC 8446, section
+// 4.2.3; Go does), GnuTLS 3.7 sends no RSA certificate, because it files
+// rsa_pss_rsae_* under another kind of key. Without names it sends the one that
+// it has. Resumed sessions are verified as well, against the newest authorities.
+func verifyClients(c *tls.Config, pool *x509.CertPool) {
+	c.ClientAuth = tls.RequireAnyClientCert
+	c.VerifyConnection = func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("the client has shown no certificate, and tls-verify-client asks for one")
+		}
+		others := x509.NewCertPool()
+		for _, cert := range cs.PeerCertificates[1:] {
+			others.AddCert(cert)
+		}
+		leaf := cs.PeerCertificates[0]
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: pool, Intermediates: others, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if err != nil {
+			return fmt.Errorf("the client's certificate (%s) is refused: %w; tls-ca has the authorities that are accepted", leaf.Subject, err)
+		}
+		return nil
+	}
 }
 
 // certificateError says which of the two files is at fault.

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
@@ -65,7 +66,7 @@ func TestBadCertificates(t *testing.T) {
 		}
 	}
 	good, err := loadCertificates(config.TLS{Mode: config.TLSOptional, Cert: at("server-cert.pem"), Key: at("server-key.pem"), VerifyClient: true, CA: at("ca-cert.pem")})
-	if err != nil || len(good.Certificates) != 1 || good.ClientCAs == nil {
+	if err != nil || len(good.Certificates) != 1 || good.ClientAuth != tls.RequireAnyClientCert || good.VerifyConnection == nil || good.ClientCAs != nil {
 		t.Errorf("good certificates: %v", err)
 	}
 	if c, err := loadCertificates(config.TLS{Cert: "none"}); c != nil || err != nil {
