@@ -1,8 +1,13 @@
 package block
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
+	"math"
+	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -37,9 +42,19 @@ type Option struct {
 	Required   bool
 }
 
+// MaxOptionText bounds a description of a disk in bytes, and MaxOptions the
+// number of values in it.
+const (
+	MaxOptionText = 1 << 20
+	MaxOptions    = 4096
+)
+
 // ParseOptions reads the comma form, driver=file,filename=disk.img: a comma in
 // a value is doubled. A bare name means name=on.
 func ParseOptions(s string) (Values, error) {
+	if len(s) > MaxOptionText {
+		return nil, errOptionText(len(s))
+	}
 	vals := Values{}
 	for s != "" {
 		var item string
@@ -48,15 +63,30 @@ func ParseOptions(s string) (Values, error) {
 		if !ok {
 			v = "on"
 		}
-		if k == "" {
-			return nil, Errorf(syscall.EINVAL, "option %q has no name; write name=value,name=value", item)
+		if err := vals.add(k, v); err != nil {
+			return nil, err
 		}
-		if _, dup := vals[k]; dup {
-			return nil, Errorf(syscall.EINVAL, "option %q is given twice", k)
-		}
-		vals[k] = v
 	}
 	return vals, nil
+}
+
+func errOptionText(n int) error {
+	return Errorf(syscall.EINVAL, "the description of a disk is %d bytes long; the most is %d", n, MaxOptionText)
+}
+
+// add enters a value that must be the only one of its name.
+func (v Values) add(name, x string) error {
+	if _, dup := v[name]; dup {
+		return Errorf(syscall.EINVAL, "option %q is given twice", name)
+	}
+	if name == "" || strings.ContainsAny(name, "=,") {
+		return Errorf(syscall.EINVAL, "%q is no name of an option; write name=value,name=value", name)
+	}
+	if len(v) == MaxOptions {
+		return Errorf(syscall.EINVAL, "the description of a disk has more than %d options", MaxOptions)
+	}
+	v[name] = x
+	return nil
 }
 
 // cutItem takes the text up to the first single comma.
@@ -80,55 +110,69 @@ const MaxOptionDepth = 64
 // ParseJSONOptions reads the object form, {"driver":"raw","file":{…}}; what
 // the reference writes after json:.
 func ParseJSONOptions(text []byte) (Values, error) {
-	dec := json.NewDecoder(strings.NewReader(string(text)))
+	if len(text) > MaxOptionText {
+		return nil, errOptionText(len(text))
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
 	var tree map[string]any
 	if err := dec.Decode(&tree); err != nil {
 		return nil, Errorf(syscall.EINVAL, "the JSON description of a disk does not parse: %v", err)
 	}
-	if dec.More() {
+	if tree == nil {
+		return nil, Errorf(syscall.EINVAL, "the JSON description of a disk is null; write an object, {\"driver\": …}")
+	}
+	if _, err := dec.Token(); err != io.EOF {
 		return nil, Errorf(syscall.EINVAL, "there is text after the JSON description of a disk")
 	}
-	vals := Values{}
-	return vals, vals.flatten("", tree, 0)
+	return FlattenOptions(tree)
 }
 
-// FlattenOptions turns a tree of options, as from YAML, into Values.
+// FlattenOptions turns a tree of options, as from YAML, into Values. Null, which
+// says that there is no such node, becomes the empty value.
 func FlattenOptions(tree map[string]any) (Values, error) {
 	vals := Values{}
-	return vals, vals.flatten("", tree, 0)
+	if err := vals.flatten("", tree, 0); err != nil {
+		return nil, err
+	}
+	return vals, nil
 }
 
 func (v Values) flatten(prefix string, tree map[string]any, depth int) error {
 	if depth > MaxOptionDepth {
 		return Errorf(syscall.EINVAL, "the description of a disk is nested deeper than %d", MaxOptionDepth)
 	}
-	for k, x := range tree {
-		name := prefix + k
-		switch x := x.(type) {
-		case map[string]any:
-			if err := v.flatten(name+".", x, depth+1); err != nil {
-				return err
-			}
-		case string:
-			v[name] = x
-		case bool:
-			v[name] = onOff(x)
-		case json.Number:
-			v[name] = x.String()
-		case int, int64, uint64, float64:
-			v[name] = fmt.Sprint(x)
-		case []any:
-			for i, e := range x {
-				if err := v.flatten(name+".", map[string]any{strconv.Itoa(i): e}, depth+1); err != nil {
-					return err
-				}
-			}
-		default:
-			return Errorf(syscall.EINVAL, "option %q: a value of this kind (%T) is not possible here", name, x)
+	// In order, so that of two errors the same is reported each time.
+	for _, k := range slices.Sorted(maps.Keys(tree)) {
+		if err := v.flattenOne(prefix+k, tree[k], depth); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (v Values) flattenOne(name string, x any, depth int) error {
+	switch x := x.(type) {
+	case map[string]any:
+		return v.flatten(name+".", x, depth+1)
+	case []any:
+		list := make(map[string]any, len(x))
+		for i, e := range x {
+			list[strconv.Itoa(i)] = e
+		}
+		return v.flatten(name+".", list, depth+1)
+	case string:
+		return v.add(name, x)
+	case bool:
+		return v.add(name, onOff(x))
+	case nil:
+		return v.add(name, "")
+	case json.Number:
+		return v.add(name, x.String())
+	case int, int64, uint64, float64:
+		return v.add(name, fmt.Sprint(x))
+	}
+	return Errorf(syscall.EINVAL, "option %q: a value of this kind (%T) is not possible here", name, x)
 }
 
 func onOff(b bool) string {
@@ -170,27 +214,37 @@ func (v Values) String() string {
 	return strings.Join(keys, ",")
 }
 
-// ParseSize reads a size in bytes: digits with an optional fraction and a
-// suffix K, M, G, T, P or E (powers of 1024; B and iB may follow).
+// sizeForm is how a size is written: digits, a fraction, a suffix.
+var sizeForm = regexp.MustCompile(`^([0-9]+)(\.[0-9]+)?(?:([KMGTPEkmgtpe])(?:[iI]?[bB])?|[bB])?$`)
+
+// ParseSize reads a size in bytes: digits, and a suffix K, M, G, T, P or E
+// (powers of 1024; B or iB may follow), before which there may be a fraction.
 func ParseSize(s string) (int64, error) {
-	num, mult := strings.TrimSpace(s), 1.0
+	if n, ok := parseSize(strings.TrimSpace(s)); ok {
+		return n, nil
+	}
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return 0, Errorf(syscall.EINVAL, "%q is not a size: write bytes, or a number with K, M, G, T, P or E, below 8E", s)
+}
+
+func parseSize(s string) (int64, bool) {
+	m := sizeForm.FindStringSubmatch(s)
+	if m == nil || m[2] != "" && m[3] == "" {
+		return 0, false // no part of a byte
+	}
 	shift := 0
-	low := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(num), "B"), "I")
-	if n := len(low); n > 0 {
-		if i := strings.IndexByte("KMGTPE", low[n-1]); i >= 0 {
-			shift = 10 * (i + 1)
-			low = low[:n-1]
-		}
+	if m[3] != "" {
+		shift = 10 * (strings.Index("KMGTPE", strings.ToUpper(m[3])) + 1)
 	}
-	mult = float64(int64(1) << shift)
-	if n, err := strconv.ParseInt(low, 10, 64); err == nil && n >= 0 && n <= (1<<63-1)>>shift {
-		return n << shift, nil
+	if m[2] == "" {
+		n, err := strconv.ParseInt(m[1], 10, 64)
+		return n << shift, err == nil && n <= math.MaxInt64>>shift
 	}
-	f, err := strconv.ParseFloat(low, 64)
-	if err != nil || f < 0 || f*mult >= 1<<63 || strings.ContainsAny(low, "XPN_") {
-		return 0, Errorf(syscall.EINVAL, "%q is not a size: write bytes, or a number with K, M, G, T, P or E, below 8E", s)
-	}
-	return int64(f * mult), nil
+	f, err := strconv.ParseFloat(m[1]+m[2], 64)
+	f *= float64(int64(1) << shift)
+	return int64(f), err == nil && f < 1<<63
 }
 
 // FormatSize writes a size for people: 1 GiB, 1.5 MiB, 1000 bytes.
@@ -225,7 +279,8 @@ func (d *Driver) CheckCreate(vals Values) (*Options, error) {
 func (d *Driver) HasCreateOption(name string) bool { return findOption(d.CreateOptions, name) != nil }
 
 func (d *Driver) checkAgainst(spec []Option, vals Values) (*Options, error) {
-	for k, x := range vals {
+	for _, k := range slices.Sorted(maps.Keys(vals)) {
+		x := vals[k]
 		if k == "driver" || k == "node-name" || isNested(spec, k) {
 			continue
 		}
@@ -238,8 +293,12 @@ func (d *Driver) checkAgainst(spec []Option, vals Values) (*Options, error) {
 		}
 	}
 	for _, o := range spec {
-		if _, ok := vals[o.Name]; o.Required && !ok && vals.Sub(o.Name) == nil {
+		_, given := vals[o.Name]
+		switch nested := o.Type == OptNode && vals.Sub(o.Name) != nil; {
+		case o.Required && !given && !nested:
 			return nil, Errorf(syscall.EINVAL, "driver %s needs the option %q (%s)", d.Name, o.Name, o.Help)
+		case given && nested:
+			return nil, Errorf(syscall.EINVAL, "driver %s, option %s: it names a node and describes one (%s.…); give one of both", d.Name, o.Name, o.Name)
 		}
 	}
 	return &Options{spec, vals}, nil
