@@ -31,6 +31,21 @@ func poison(t testing.TB, c *bt.Client) {
 	}))
 }
 
+// randomFaults makes a few requests of each kind fail, in each way.
+func randomFaults(e *bt.Emulator) {
+	for _, f := range []*bt.Fault{
+		{Rule: inject.Rule{Ops: bt.OpBit(block.OpRead), Chance: 0.01}, Err: syscall.EIO},
+		{Rule: inject.Rule{Ops: bt.OpBit(block.OpWrite), Chance: 0.01}, Err: syscall.EIO},
+		{Rule: inject.Rule{Ops: bt.OpBit(block.OpWrite), Chance: 0.02}, Err: syscall.ENOSPC, Torn: 4096},
+		{Rule: inject.Rule{Ops: bt.OpBit(block.OpZero), Chance: 0.05}, Err: syscall.EIO, Torn: 4096},
+		{Rule: inject.Rule{Ops: bt.OpBit(block.OpDiscard) | bt.OpBit(block.OpStatus), Chance: 0.05}, Err: syscall.EIO},
+		{Rule: inject.Rule{Ops: bt.OpBit(block.OpFlush), Chance: 0.1, Nth: 3}, Err: syscall.ENOSPC},
+		{Rule: inject.Rule{Chance: 0.02}, DelayNs: 50_000},
+	} {
+		e.Inject(f)
+	}
+}
+
 // A bounced or padded read that fails shows nothing of our memory: what of the
 // caller's was not read stays his.
 func TestF10FailedReadShowsNothingOfOurs(t *testing.T) {

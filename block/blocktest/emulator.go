@@ -60,6 +60,10 @@ type Emulator struct {
 	faults []*Fault
 	calls  []Call
 	watch  uint32 // memory of a single element must be aligned to it
+	silent bool   // calls are not kept
+	count  int
+	period int // every so many calls hook is called
+	hook   func(n int)
 }
 
 // NewEmulator makes the storage; open it with Attach.
@@ -133,6 +137,20 @@ func (e *Emulator) Count(op block.Op) (n int) {
 	return n
 }
 
+// KeepCalls says whether Calls and Count are to know what comes from now on.
+func (e *Emulator) KeepCalls(keep bool) {
+	e.mu.Lock()
+	e.silent = !keep
+	e.mu.Unlock()
+}
+
+// OnCall calls f with 1, 2, 3 … before each period-th request is served.
+func (e *Emulator) OnCall(period int, f func(n int)) {
+	e.mu.Lock()
+	e.period, e.hook = period, f
+	e.mu.Unlock()
+}
+
 // ForgetCalls starts the record anew.
 func (e *Emulator) ForgetCalls() {
 	e.mu.Lock()
@@ -166,9 +184,9 @@ func (e *Emulator) Fill(b []byte) {
 // begin counts and checks a request, and strikes it with the fault that is due.
 func (e *Emulator) begin(r request) (*Fault, error) {
 	e.inFlight.Add(1)
+	e.note(r)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.calls = append(e.calls, Call{r.op, r.off, r.n, len(r.v), r.fl})
 	for _, x := range r.v {
 		if e.watch != 0 && sys.Addr(x)&uintptr(e.watch-1) != 0 {
 			e.t.Errorf("%s of %d bytes at %d: memory at %#x is not aligned to %d", r.op, r.n, r.off, sys.Addr(x), e.watch)
@@ -183,6 +201,22 @@ func (e *Emulator) begin(r request) (*Fault, error) {
 		}
 	}
 	return nil, nil
+}
+
+// note counts a request, and calls the hook that is due.
+func (e *Emulator) note(r request) {
+	e.mu.Lock()
+	if !e.silent {
+		e.calls = append(e.calls, Call{r.op, r.off, r.n, len(r.v), r.fl})
+	}
+	e.count++
+	hook := e.hook
+	n := e.count / max(e.period, 1)
+	due := hook != nil && e.count%e.period == 0
+	e.mu.Unlock()
+	if due {
+		hook(n)
+	}
 }
 
 // refuse answers a request that the storage does not take: with an error like

@@ -2,9 +2,11 @@ package blocktest
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -108,6 +110,44 @@ func Replay(t *testing.T, open func(t testing.TB) []*block.Child, cfg ModelConfi
 	r := runner{t: t, open: open, cfg: cfg}
 	if err := r.run(ops); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Same runs one list of operations, in order, on the disks that variants open,
+// all of one size, and checks that each ends up with the same content.
+func Same(t *testing.T, variants map[string]func(t testing.TB) []*block.Child, cfg ModelConfig) {
+	t.Helper()
+	cfg.setDefaults()
+	cfg.Workers, cfg.exact = 1, true
+	if cfg.Seed == 0 {
+		cfg.Seed = newSeed(t)
+	}
+	contents := map[string][]byte{}
+	for _, name := range slices.Sorted(maps.Keys(variants)) {
+		open := func(t testing.TB) []*block.Child {
+			children := variants[name](t)
+			c := NewClient(t, children[0])
+			t.Cleanup(func() {
+				b := make([]byte, c.Child.Size())
+				if err := c.Read(0, b); err != nil {
+					t.Error(err)
+				}
+				contents[name] = b
+			})
+			return children
+		}
+		if f := runSeed(t, open, cfg); f != nil {
+			t.Fatalf("%s: %s", name, f.report(t.Name()))
+		}
+	}
+	first := ""
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
+		if first == "" {
+			first = name
+		}
+		if at := firstDifference(contents[first], contents[name]); at >= 0 {
+			t.Errorf("seed %d: %q and %q differ from byte %d", cfg.Seed, first, name, at)
+		}
 	}
 }
 
