@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,16 +14,16 @@ import (
 // native is a queue of Linux AIO.
 type native struct {
 	*waiter
-	table   table
-	iocbs   []iocb    // by slot; free of pointers
-	list    []uintptr // addresses of the prepared ones
-	ctx     uintptr
-	ring    *aioRing  // the completion ring as the kernel maps it, or nil
-	events  []ioEvent // of ring, or our own to copy into
-	done    doneList
-	stats   Stats
-	syncer  *workers // where the kernel cannot sync asynchronously
-	syncing atomic.Int32
+	table  table
+	iocbs  []iocb    // by slot; free of pointers
+	list   []uintptr // addresses of the prepared ones
+	ctx    uintptr
+	ring   *aioRing  // the completion ring as the kernel maps it, or nil
+	events []ioEvent // of ring, or our own to copy into
+	done   doneList
+	away   int // requests that have no slot any more and are, or will be, in done
+	stats  Stats
+	syncer *workers // where the kernel cannot sync asynchronously
 }
 
 func newNative(cfg Config) (Queue, error) {
@@ -103,6 +102,7 @@ func (q *native) refuse(slot uint32, errno syscall.Errno) {
 	io := q.table.drop(slot)
 	setResult(io, -int(errno))
 	q.stats.Refused++
+	q.away++
 	if q.done.add(io) {
 		q.Wake()
 	}
@@ -151,7 +151,7 @@ func (q *native) notTaken(addr uintptr, errno syscall.Errno) (refused bool) {
 	if q.syncer == nil {
 		q.syncer = newWorkers(1, q.Depth(), q.synced)
 	}
-	q.syncing.Add(1)
+	q.away++
 	q.syncer.push([]entry{{q.table.drop(slot), OpenFile(int(c.fd), 0)}})
 	return false
 }
@@ -161,7 +161,6 @@ func (q *native) synced(io *rawio.IO) {
 	if q.done.add(io) {
 		q.Wake()
 	}
-	q.syncing.Add(-1)
 }
 
 func (q *native) Reap(limit int) int {
@@ -169,6 +168,7 @@ func (q *native) Reap(limit int) int {
 	q.reap()
 	n := 0
 	for io := q.done.next(); io != nil; io = q.done.next() {
+		q.away--
 		finish(io)
 		if n++; n == limit {
 			return n
@@ -234,9 +234,7 @@ func (q *native) ready() bool {
 func (q *native) Forget(*File) {}
 func (q *native) Depth() int   { return len(q.table.ios) }
 
-func (q *native) InFlight() int {
-	return q.table.busy() + int(q.syncing.Load()) + int(q.done.n.Load())
-}
+func (q *native) InFlight() int { return q.table.busy() + q.away }
 
 func (q *native) Stats() Stats {
 	s := q.stats

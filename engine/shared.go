@@ -77,8 +77,10 @@ func (s *Shared) Reason() string { return s.reason }
 
 // Submit takes a batch of requests to f and never blocks: all of it goes to
 // one queue, and what finds no room there follows in order as completions
-// come. Done is called on a goroutine of the engine's; the Inline engine has
-// none, and calls Done before Submit returns.
+// come. Done is called on a goroutine of the engine's, with no lock held, and
+// may Submit; the Inline engine has none, and calls Done before Submit
+// returns. A goroutine with a single request and nothing else to do should Do
+// it: that costs two wake-ups less.
 func (s *Shared) Submit(f *File, ios []*rawio.IO) {
 	switch {
 	case s.workers != nil:

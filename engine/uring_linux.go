@@ -287,7 +287,10 @@ func (r *uring) Wait(timeout time.Duration) error {
 	}
 	errno := uringWait(r.enterFd, r.enterFlags, arg)
 	switch errno {
-	case 0, syscall.ETIME, syscall.EINTR, syscall.EAGAIN, syscall.EBUSY:
+	case 0, syscall.ETIME, syscall.EINTR:
+		return nil
+	case syscall.EAGAIN, syscall.EBUSY: // short of something: the owner looks again, but does not spin
+		time.Sleep(100 * time.Microsecond)
 		return nil
 	}
 	return fmt.Errorf("io_uring: waiting for completions: %w", errno)

@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/platter-storage/platter/internal/rawio"
+)
+
+// A kernel that stays short of something: submissions are repeated a bounded
+// number of times, with pauses, and then every request ends with the error.
+func TestRetriesAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		kind  Kind
+		trap  uint32
+		errno syscall.Errno
+	}{
+		{Uring, unix.SYS_IO_URING_ENTER, unix.EAGAIN},
+		{Uring, unix.SYS_IO_URING_ENTER, unix.EBUSY},
+		{Uring, unix.SYS_IO_URING_ENTER, unix.EINTR},
+		{Native, unix.SYS_IO_SUBMIT, unix.EAGAIN},
+	} {
+		f := openTest(t, 0)
+		onThread(func() {
+			q, err := New(c.kind, Config{Depth: 4, Owner: Locked})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			forbid(t, c.trap, c.errno)
+			done := 0
+			q.Prep(&rawio.IO{Kind: rawio.Write, Vec: [][]byte{{1}}, Done: func(io *rawio.IO) {
+				if done++; io.Err != c.errno || io.N != 0 {
+					t.Errorf("%v: %d bytes, error %v, want %v", c.kind, io.N, io.Err, c.errno)
+				}
+			}}, f)
+			start := time.Now()
+			if err := q.Submit(); err == nil || !strings.Contains(err.Error(), c.errno.Error()) {
+				t.Errorf("%v: Submit returned %v, want %v", c.kind, err, c.errno)
+			}
+			if s := q.Stats(); s.Retries != maxTries && s.Retries != maxTries+1 || s.Refused != 1 {
+				t.Errorf("%v, %v: %+v", c.kind, c.errno, s)
+			}
+			if d := time.Since(start); d < 50*time.Millisecond {
+				t.Errorf("%v: %d tries within %v, which is a spin", c.kind, maxTries, d)
+			}
+			if q.Reap(0) != 1 || done != 1 || q.InFlight() != 0 {
+				t.Errorf("%v: %d done, %d in flight", c.kind, done, q.InFlight())
+			}
+			if err := q.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestInterruptedCallsAreBounded(t *testing.T) {
+	f := openTest(t, 0)
+	onThread(func() {
+		forbid(t, unix.SYS_PREAD64, unix.EINTR)
+		io := &rawio.IO{Vec: [][]byte{{1}}}
+		var c caller
+		c.call(io, f)
+		if io.Err != syscall.EINTR || io.N != 0 {
+			t.Errorf("%d bytes, error %v, want EINTR", io.N, io.Err)
+		}
+	})
+}
+
+// Without pwritev2 a durable write is a write and a sync.
+func TestDurableWriteOnOldKernels(t *testing.T) {
+	f := openTest(t, 0)
+	onThread(func() {
+		forbid(t, unix.SYS_PWRITEV2, unix.ENOSYS)
+		io := &rawio.IO{Kind: rawio.Write, Sync: true, Vec: [][]byte{{1, 2}, {3}}}
+		var c caller
+		if c.call(io, f); io.Err != nil || io.N != 3 {
+			t.Errorf("%d bytes, error %v", io.N, io.Err)
+		}
+		io.Off = -1
+		if c.call(io, f); io.Err != syscall.EINVAL || io.N != 0 {
+			t.Errorf("failed write: %d bytes, error %v", io.N, io.Err)
+		}
+		forbid(t, unix.SYS_FDATASYNC, unix.EIO)
+		io.Off = 0
+		if c.call(io, f); io.Err != syscall.EIO || io.N != 0 {
+			t.Errorf("failed sync: %d bytes, error %v", io.N, io.Err)
+		}
+	})
+}
+
+// What could be made is given back when the rest cannot.
+func TestHalfMadeQueuesLeakNothing(t *testing.T) {
+	before := count(t, "/proc/self/fd")
+	onThread(func() {
+		forbid(t, unix.SYS_EVENTFD2, unix.EMFILE)
+		for _, kind := range kindsHere() {
+			q, err := New(kind, Config{})
+			if err == nil || !strings.Contains(err.Error(), "eventfd") {
+				t.Errorf("%v without a descriptor for an eventfd: %v", kind, err)
+			}
+			if q != nil {
+				q.Close()
+			}
+		}
+		forbid(t, unix.SYS_EPOLL_CREATE1, unix.EMFILE)
+		forbid(t, unix.SYS_IO_URING_REGISTER, unix.EINVAL)
+		for _, kind := range kindsHere() {
+			if _, err := New(kind, Config{}); err == nil {
+				t.Errorf("%v: no error", kind)
+			}
+		}
+	})
+	if n := count(t, "/proc/self/fd"); n > before {
+		t.Errorf("%d descriptors, %d before", n, before)
+	}
+	if n := mappings(t); n != 0 {
+		t.Errorf("%d mappings of rings are left", n)
+	}
+}
+
+// Each refusal names a way out.
+func TestRefusals(t *testing.T) {
+	for _, errno := range []syscall.Errno{unix.ENOSYS, unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EFAULT} {
+		if s := uringRefusal(errno); !strings.Contains(s, "aio=") && !strings.Contains(s, "raise") {
+			t.Errorf("io_uring, %v: no way out in %q", errno, s)
+		}
+	}
+	for _, errno := range []syscall.Errno{unix.ENOSYS, unix.EPERM, unix.EAGAIN, unix.ENOMEM, unix.EINVAL} {
+		if s := aioRefusal(errno, 128); !strings.Contains(s, "aio=threads") {
+			t.Errorf("native, %v: no way out in %q", errno, s)
+		}
+	}
+	if s := sysctl("no/such/setting"); s != "unknown" {
+		t.Errorf("a setting that does not exist is %q", s)
+	}
+	if s := bufferRefusal(unix.EFAULT, [][]byte{make([]byte, 2048)}); !strings.Contains(s, "2 KiB") || !strings.Contains(s, "bad address") {
+		t.Error(s)
+	}
+}
+
+// Loops are filled one after the other, then by load.
+func TestPick(t *testing.T) {
+	s := &Shared{loops: []*loop{{}, {}, {}}}
+	for _, c := range []struct {
+		load [3]int32
+		want int
+	}{
+		{[3]int32{0, 0, 0}, 0}, {[3]int32{loopFill - 1, 0, 0}, 0}, {[3]int32{loopFill, 0, 0}, 1},
+		{[3]int32{loopFill, loopFill, 5}, 2}, {[3]int32{90, 80, 85}, 1}, {[3]int32{80, 80, 80}, 0},
+	} {
+		for i, l := range s.loops {
+			l.load.Store(c.load[i])
+		}
+		if s.pick() != s.loops[c.want] {
+			t.Errorf("loads %v: not loop %d", c.load, c.want)
+		}
+	}
+}
