@@ -51,28 +51,60 @@ func (h *share) init(m *memory, most int) {
 // rule, or how the pool is cut up, does not allow it. It never waits for
 // anybody.
 func (h *share) take(n int) []byte {
-	size := int64(max(n, bufpool.MinBuf)) // what is lost to size classes is not counted
-	mine := h.held.Load() + size
-	if mine > h.max || mine > h.mem.limit-h.mem.held.Load()-size {
+	size := classSize(n)
+	if !h.reserve(size) {
 		return nil
 	}
 	if !h.mem.pool.Get(&h.w, n) {
 		if h.mem.pool.Cancel(&h.w) {
+			h.unreserve(size)
 			return nil
 		}
 		<-h.ready // granted in between: Ready has been or is being called
 	}
 	b := h.w.Buf
 	h.w.Buf = nil
-	h.held.Add(int64(cap(b)))
-	h.mem.held.Add(int64(cap(b)))
+	h.unreserve(size - int64(cap(b))) // larger pages make larger buffers
 	return b
+}
+
+// reserve takes size bytes of the memory's account, if the rule allows it.
+func (h *share) reserve(size int64) bool {
+	mine := h.held.Load() + size
+	if mine > h.max {
+		return false
+	}
+	for {
+		all := h.mem.held.Load()
+		if mine > h.mem.limit-all-size {
+			return false
+		}
+		if h.mem.held.CompareAndSwap(all, all+size) {
+			h.held.Add(size)
+			return true
+		}
+	}
+}
+
+func (h *share) unreserve(size int64) {
+	if size != 0 {
+		h.mem.held.Add(-size)
+		h.held.Add(-size)
+	}
+}
+
+// classSize is what the pool cuts off for a buffer of n bytes.
+func classSize(n int) int64 {
+	size := int64(bufpool.MinBuf)
+	for size < int64(n) {
+		size *= 4
+	}
+	return size
 }
 
 // give gives a buffer back.
 func (h *share) give(b []byte) {
-	n := -int64(cap(b))
+	n := int64(cap(b))
 	h.mem.pool.Put(b)
-	h.held.Add(n)
-	h.mem.held.Add(n)
+	h.unreserve(n)
 }

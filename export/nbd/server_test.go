@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"sync"
@@ -199,15 +200,22 @@ func (c *raw) simple() wire.Reply {
 	return rep
 }
 
+// pattern is n bytes that differ from seed to seed.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
-	x := uint32(seed) + 1
-	for i := range b {
-		x = x*1664525 + 1013904223
-		b[i] = byte(x >> 24)
+	for at := copy(b, noise[seed:]); at < n; at *= 2 {
+		copy(b[at:], b[:at])
 	}
 	return b
 }
+
+// noise is long enough that no two blocks within a MiB of a pattern are alike
+// at their beginnings.
+var noise = func() []byte {
+	b := make([]byte, 70001)
+	rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}()
 
 func wantErrno(t testing.TB, err error, want wire.Errno) {
 	t.Helper()

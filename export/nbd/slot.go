@@ -140,10 +140,11 @@ func (c *conn) releaseCount() uint64 {
 func (c *conn) hold(s *slot, n int, all bool) int {
 	for {
 		gen := c.releaseCount()
+		alone := int(c.used.Load()) <= c.mine // before trying: it may change at any time
 		if k := c.tryHold(s, n, all); k > 0 {
 			return k
 		}
-		if int(c.used.Load()) <= c.mine { // nothing to wait for
+		if alone {
 			return 0
 		}
 		_ = c.push() // a cut connection still has to get its memory back
