@@ -76,11 +76,11 @@ func TestF10ErrorOnOneElement(t *testing.T) {
 	l := sectors()
 	l.MaxSegments = 2
 	e, c := emulate(t, bt.EmulatorConfig{Limits: l})
-	f := fail(e, block.OpWrite, 8192, 512, syscall.EREMOTEIO)
+	f := fail(e, block.OpWrite, 8192, 512, syscall.ENXIO)
 	b := bt.Memory(t, 16384)
 	var be *block.Error
 	err := c.Write(0, 0, bt.Cut(b, repeat(2048, 8)...)...)
-	if !errors.Is(err, syscall.EREMOTEIO) || !errors.As(err, &be) || be.Off != 0 || be.Len != 16384 {
+	if !errors.Is(err, syscall.ENXIO) || !errors.As(err, &be) || be.Off != 0 || be.Len != 16384 {
 		t.Errorf("the error is %v", err)
 	}
 	if f.Fired() != 1 {

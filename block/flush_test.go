@@ -131,7 +131,7 @@ func TestFlushThatRacedALostWriteFails(t *testing.T) {
 // not having the operation, lose nothing.
 func TestFlushFailureIsRemembered(t *testing.T) {
 	for errno, sticky := range map[syscall.Errno]bool{
-		syscall.EIO: true, syscall.EREMOTEIO: true, syscall.ENODEV: true,
+		syscall.EIO: true, syscall.ENXIO: true, syscall.ENODEV: true,
 		syscall.ENOSPC: false, syscall.EDQUOT: false, syscall.EINTR: false, syscall.EAGAIN: false, syscall.ENOTSUP: false,
 	} {
 		n := &flushNode{do: func(call int) error {

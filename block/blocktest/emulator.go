@@ -158,12 +158,14 @@ func (e *Emulator) ForgetCalls() {
 	e.mu.Unlock()
 }
 
-// Content is a copy of what is stored; Durable of what would be left if the
-// power went.
-func (e *Emulator) Content() []byte {
+// Content is a copy of what is stored.
+func (e *Emulator) Content() []byte { return e.Part(0, int64(len(e.data))) }
+
+// Part is a copy of what is stored in a range.
+func (e *Emulator) Part(off, n int64) []byte {
 	e.stored.RLock()
 	defer e.stored.RUnlock()
-	return append([]byte(nil), e.data...)
+	return append([]byte(nil), e.data[off:off+n]...)
 }
 
 // Durable is a copy of what would be left if the power went.

@@ -54,7 +54,7 @@ func open(_ context.Context, a *block.OpenArgs) (block.Node, error) {
 	n.info.Abilities.Mapper = n
 	n.info.Abilities.Explain = n.explain
 	if err := n.place(a.Options.Size("size")); err != nil {
-		return nil, fmt.Errorf("driver raw: %w", err)
+		return nil, err
 	}
 	n.followLimits()
 	return n, nil
@@ -83,7 +83,7 @@ func (n *node) permissions(readOnly bool) (perm, shared block.Perm) {
 func (n *node) place(size int64) error {
 	have := n.file.Size()
 	if n.off > have {
-		return block.Errorf(syscall.EINVAL, "offset %d is beyond the end of %s, which has %d bytes", n.off, n.file.Name(), have)
+		return block.Errorf(syscall.EINVAL, "offset %d is beyond the end of %s, which has %d bytes", n.off, n.file.Info().Filename, have)
 	}
 	if !n.fixed {
 		n.info.FollowSize(n.file.Info(), n.off)
@@ -91,7 +91,7 @@ func (n *node) place(size int64) error {
 	}
 	if size > have-n.off {
 		return block.Errorf(syscall.EINVAL, "offset %d and size %d are %d bytes more than %s has (%d): reduce size, or leave it out to end where the file does",
-			n.off, size, n.off-have+size, n.file.Name(), have)
+			n.off, size, n.off-have+size, n.file.Info().Filename, have)
 	}
 	n.info.SetSize(size)
 	return nil
@@ -101,7 +101,7 @@ func (n *node) explain() []string {
 	if n.off == 0 && !n.fixed {
 		return nil
 	}
-	s := fmt.Sprintf("window of %d bytes at offset %d of %s", n.info.Size(), n.off, n.file.Name())
+	s := fmt.Sprintf("window of %d bytes at offset %d of %s", n.info.Size(), n.off, n.file.Info().Filename)
 	if unaligned(n.off, n.file.Limits()) {
 		s += fmt.Sprintf("; the offset is not a multiple of the file's alignment (reads %d, writes %d), so its edge pads almost every request: move the window",
 			n.file.Limits().ReadAlign, n.file.Limits().WriteAlign)
