@@ -32,7 +32,7 @@ type Rule struct {
 // Strikes reports whether the rule strikes a request, and counts it. An
 // operation without a range (flush) has an empty one at 0 and matches any.
 func (r *Rule) Strikes(op uint8, off, n int64, rand func() uint64) bool {
-	if r.Ops != 0 && r.Ops&(1<<op) == 0 || n > 0 && !r.touches(off, n) {
+	if !r.Concerns(op, off, n) {
 		return false
 	}
 	r.mu.Lock()
@@ -46,6 +46,11 @@ func (r *Rule) Strikes(op uint8, off, n int64, rand func() uint64) bool {
 	}
 	r.fired++
 	return true
+}
+
+// Concerns reports whether the rule might strike such a request, at some time.
+func (r *Rule) Concerns(op uint8, off, n int64) bool {
+	return (r.Ops == 0 || r.Ops&(1<<op) != 0) && (n <= 0 || r.touches(off, n))
 }
 
 // touches compares without overflow: Off+Len may be beyond the largest int64.

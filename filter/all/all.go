@@ -1,0 +1,6 @@
+// Package all registers every filter driver.
+package all
+
+import (
+	_ "github.com/platter-storage/platter/filter/fault" // errors, delays and torn writes on order
+)
