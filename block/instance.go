@@ -76,7 +76,9 @@ func (in *Instance) NewChild(user string, role Role, perm, shared Perm) (*Child,
 }
 
 // Drain stops new requests to the node and waits for those in flight. rq lends
-// its semaphore. Each Drain takes one Undrain.
+// its semaphore. Each Drain takes one Undrain. Who drains waits for nothing
+// through an edge to this node until then, and drains the nodes above first: one
+// of their requests may be waiting here.
 func (in *Instance) Drain(rq *Req) { in.track.drain(rq) }
 
 // Undrain lets requests in again.

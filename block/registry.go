@@ -76,6 +76,9 @@ func Register(d *Driver) {
 	}
 	registry.byName[d.Name] = d
 	for _, s := range d.Schemes {
+		if other := registry.byScheme[s]; other != nil {
+			panic("block: drivers " + other.Name + " and " + d.Name + " are both registered for " + s + ":")
+		}
 		registry.byScheme[s] = d
 	}
 }

@@ -31,7 +31,7 @@ const (
 )
 
 var pathNames = [NumPaths]string{
-	"fast_lane", "slow_lane", "direct", "bounced_mem", "bounced_len", "bounced_segments", "bounce_wait",
+	"fast_lane", "slow_lane", "as_is", "bounced_mem", "bounced_len", "bounced_segments", "bounce_wait",
 	"padded", "rmw", "split", "retried", "serialised", "flush_for_fua", "zero_fallback", "linearised", "short",
 }
 
