@@ -2,6 +2,9 @@ package graph
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"strings"
@@ -32,7 +35,10 @@ func (d Disk) Values() (block.Values, error) {
 	var err error
 	switch {
 	case strings.HasPrefix(d.Name, "json:"):
-		vals, err = block.ParseJSONOptions([]byte(d.Name[len("json:"):]))
+		text := []byte(d.Name[len("json:"):])
+		if vals, err = block.ParseJSONOptions(text); err != nil {
+			err = jsonError(text, err)
+		}
 	case strings.HasPrefix(d.Name, "driver="):
 		vals, err = block.ParseOptions(d.Name)
 	default:
@@ -44,17 +50,33 @@ func (d Disk) Values() (block.Values, error) {
 	return d.overrides(vals)
 }
 
-// overrides adds the protocol options to a whole description, where they were
-// given, at its only file.
+// jsonError says where a description does not parse, if that is what is wrong.
+func jsonError(text []byte, err error) error {
+	var tree any
+	var syntax *json.SyntaxError
+	if !errors.As(json.Unmarshal(text, &tree), &syntax) {
+		return err
+	}
+	at := min(int(syntax.Offset), len(text))
+	near := text[max(at-20, 0):at]
+	return block.Errorf(syscall.EINVAL, "json: the description does not parse at byte %d, after %q: %v; write json:{\"driver\": \"raw\", …}, in a shell between single quotes", at, near, syntax)
+}
+
+// overrides adds to a whole description what goes without saying: the driver of
+// a file that has a name; and the protocol options, where they were given, at
+// its only file.
 func (d Disk) overrides(vals block.Values) (block.Values, error) {
 	if vals["driver"] == "" {
 		return nil, block.Errorf(syscall.EINVAL, "the description of %q does not say which driver it is: add driver=…", d.Name)
 	}
-	if len(d.Protocol) == 0 {
-		return vals, nil
-	}
 	prefix := ""
-	for vals[prefix+"file.driver"] != "" {
+	for {
+		if vals[prefix+"file.driver"] == "" && vals[prefix+"file.filename"] != "" {
+			vals[prefix+"file.driver"] = "file" // as in the reference
+		}
+		if vals[prefix+"file.driver"] == "" {
+			break
+		}
 		prefix += "file."
 	}
 	for k, x := range d.Protocol {
@@ -118,6 +140,12 @@ func wholeDescription(name string) bool {
 	return strings.HasPrefix(name, "json:") || strings.HasPrefix(name, "driver=")
 }
 
+// NotYet says of a format that other programs know that it is not supported,
+// and the two ways out. name is the image's, for the command.
+func NotYet(format, name string) string {
+	return fmt.Sprintf("and the format %s is not supported yet: convert it (qemu-img convert -f %s -O raw %s new.raw), or serve it with qemu-nbd", format, format, name)
+}
+
 // refuseForeign reads the node's beginning and refuses what looks like another
 // format.
 func (g *Graph) refuseForeign(inst *block.Instance, name string) error {
@@ -135,7 +163,7 @@ func (g *Graph) refuseForeign(inst *block.Instance, name string) error {
 	}
 	if format := magic.Find(head); format != "" {
 		return block.Errorf(syscall.EINVAL,
-			"%s begins like a %s image, and the format was not given; to use its bytes as they are say --format raw (option string: driver=raw,file.driver=file,file.filename=…)", name, format)
+			"%s begins like a %s image, %s; --format raw would give clients the bytes of the image file itself, its header included", name, format, NotYet(format, name))
 	}
 	return nil
 }

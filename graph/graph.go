@@ -141,7 +141,7 @@ func (g *Graph) child(ctx context.Context, parent *node, parentName string, vals
 	var inst *block.Instance
 	if ref, ok := vals[option]; ok {
 		if inst = g.Find(ref); inst == nil {
-			return nil, block.Errorf(syscall.ENOENT, "option %s: there is no node called %q", option, ref)
+			return nil, block.Errorf(syscall.ENOENT, "option %s: there is no node called %q (for a file write %s.filename=%s)", option, ref, option, ref)
 		}
 	} else {
 		sub := vals.Sub(option)
@@ -150,6 +150,9 @@ func (g *Graph) child(ctx context.Context, parent *node, parentName string, vals
 		}
 		n, err := g.open(ctx, sub, readOnly, sub["node-name"] != "", depth+1)
 		if err != nil {
+			if option == "file" {
+				return nil, err // the file's own name says more
+			}
 			return nil, fmt.Errorf("%s: %w", option, err)
 		}
 		inst = n.inst

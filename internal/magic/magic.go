@@ -31,6 +31,16 @@ var signatures = []struct {
 	{"cloop", 0, []byte("#!/bin/sh\n#V2.0 Format")},
 }
 
+// Known reports whether format is one that Find can name.
+func Known(format string) bool {
+	for _, s := range signatures {
+		if s.format == format {
+			return true
+		}
+	}
+	return false
+}
+
 // Find names the format that head begins like, or "".
 func Find(head []byte) string {
 	for _, s := range signatures {

@@ -79,15 +79,22 @@ func openDirect(c *config, open opener) (*chosen, error) {
 	return ch, nil
 }
 
+// noGain is why direct I/O that could be had is not worth having; for cache=auto
+// that is as good as errNoDirect.
+type noGain string
+
+func (e noGain) Error() string        { return string(e) }
+func (e noGain) Is(target error) bool { return target == errNoDirect }
+
 // notWorthIt says why cache=auto does not take direct I/O that could be had.
 func notWorthIt(res *resolution) error {
 	switch {
 	case res.fs.memory:
-		return fmt.Errorf("%w: there is no device to reach directly, the file is in memory (%s)", errNoDirect, res.fs.name)
+		return noGain(fmt.Sprintf("nothing to gain from direct I/O, the file is in memory (%s)", res.fs.name))
 	case res.byCache:
-		return fmt.Errorf("%w: %s serves direct reads through the page cache", errNoDirect, res.fs.name)
+		return noGain(fmt.Sprintf("nothing to gain from direct I/O, %s serves it through the page cache", res.fs.name))
 	case res.limits.Origins.WriteAlign == block.OriginDefault:
-		return fmt.Errorf("%w: nothing states the alignment it would need, and there is no data to try it on", errNoDirect)
+		return noGain("nothing states the alignment that direct I/O would need, and there is no data to try it on")
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package file
 import (
 	"context"
 	"fmt"
+	"strings"
+	"syscall"
 
 	"github.com/platter-storage/platter/block"
 )
@@ -25,16 +27,30 @@ func create(ctx context.Context, a *block.CreateArgs) error {
 	if warning != "" {
 		a.Env.Log.Warn(warning)
 	}
-	if err = c.fill(s); err != nil {
-		err = fmt.Errorf("%s: %w", c.path, err)
-	}
+	err = c.fill(s)
 	if cerr := s.close(); err == nil {
 		err = cerr
 	}
 	if err != nil && fresh {
 		removeFile(c.path)
 	}
-	return err
+	if err != nil {
+		return c.explain(err)
+	}
+	return nil
+}
+
+// explain gives the error of a creation the file's name, once, and where space
+// ran out, how much there is. The unfinished file is gone by then.
+func (c *creation) explain(err error) error {
+	if free := freeSpace(c.path); block.Errno(err) == syscall.ENOSPC && free >= 0 {
+		err = block.Errorf(syscall.ENOSPC, "its file system has %s free, and %s are wanted at once (preallocation=%v): free some, choose another place, or take preallocation off, which takes space as it is written",
+			block.FormatSize(free), block.FormatSize(c.size), c.pre)
+	}
+	if strings.HasPrefix(err.Error(), c.path+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: cannot be created: %w", c.path, err)
 }
 
 // creation is what the options of creating mean.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,9 @@ import (
 // overwritten. fresh: it was not there before. warning: a wish that the file
 // system does not grant.
 func createSystem(c *creation) (s system, fresh bool, warning string, err error) {
+	if _, err := os.Lstat(c.path); err != nil && belowDev(c.path) {
+		return nil, false, "", block.Errorf(syscall.EINVAL, "%s: is not made: a regular file below /dev would be in memory and hide that the device is missing; attach the device, or choose a path on a file system", c.path)
+	}
 	fd, err := openRetry(c.path, unix.O_CLOEXEC|unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, createMode)
 	switch {
 	case err == nil:
@@ -30,7 +34,36 @@ func createSystem(c *creation) (s system, fresh bool, warning string, err error)
 	case errors.Is(err, unix.EEXIST):
 		return nil, false, "", block.Errorf(syscall.EEXIST, "%s: is there already; choose another name, or say that it is to be overwritten (overwrite=on)", c.path)
 	}
-	return nil, false, "", openError(&c.config, err)
+	return nil, false, "", createError(c, err)
+}
+
+// createError says in one line why a file could not be made.
+func createError(c *creation, err error) error {
+	errno, why := block.Errno(err), ""
+	dir := filepath.Dir(c.path)
+	fi, statErr := os.Stat(dir)
+	switch {
+	case errors.Is(statErr, os.ErrNotExist):
+		why = fmt.Sprintf("the folder %s does not exist: make it (mkdir -p), or check the path", dir)
+	case (errno == unix.EACCES || errno == unix.EPERM) && statErr == nil:
+		why = fmt.Sprintf("the folder %s may not be written by us (mode %v, owner %s, and we are user %d): change its mode or owner, or choose another place", dir, fi.Mode().Perm(), ownerText(fi), os.Geteuid())
+	case errno == unix.EROFS:
+		why = "the file system is mounted read-only: choose another place, or remount it writable"
+	case errno == unix.ENOSPC || errno == unix.EDQUOT:
+		why = "the file system has no room for one more file, or the user's quota is used up: remove some"
+	default:
+		why = whyNot(&c.config, errno)
+	}
+	return block.Errorf(errno, "%s: cannot be created: %s", c.path, why)
+}
+
+// freeSpace is what the file system at path has for us, in bytes; -1 unknown.
+func freeSpace(path string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(filepath.Dir(path), &st) != nil {
+		return -1
+	}
+	return int64(st.Bavail) * st.Bsize
 }
 
 // nocowFlag is FS_NOCOW_FL.

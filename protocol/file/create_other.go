@@ -22,7 +22,14 @@ func createSystem(c *creation) (s system, fresh bool, warning string, err error)
 	case errors.Is(err, os.ErrExist):
 		return nil, false, "", block.Errorf(syscall.EEXIST, "%s: is there already; choose another name, or say that it is to be overwritten (overwrite=on)", c.path)
 	}
-	return nil, false, "", fmt.Errorf("cannot be created: %w", err)
+	var path *os.PathError
+	if errors.As(err, &path) {
+		err = path.Err // the name is said once
+	}
+	return nil, false, "", fmt.Errorf("%s: cannot be created: %w", c.path, err)
 }
+
+// freeSpace is not known here.
+func freeSpace(string) int64 { return -1 }
 
 func removeFile(path string) { _ = os.Remove(path) }

@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/engine"
@@ -24,6 +25,9 @@ type Examination struct {
 	// Direct: direct I/O works. DirectReason says why, or why not.
 	Direct       bool   `json:"direct"`
 	DirectReason string `json:"direct_reason"`
+	// NotWorthIt: it works, but cache=auto would not use it; DirectReason
+	// says why.
+	NotWorthIt bool `json:"not_worth_it,omitempty"`
 	// ByPageCache: direct reads are served through the page cache.
 	ByPageCache bool `json:"by_page_cache,omitempty"`
 	// Answers are what each source said, in the order of asking.
@@ -114,6 +118,10 @@ func (x *Examination) resolve(c *config, sys system, refused error) error {
 		return err
 	}
 	x.Direct, x.DirectReason = refused == nil, "the file takes direct I/O: "+alignText(res.limits)
+	if err := notWorthIt(res); refused == nil && err != nil {
+		x.NotWorthIt = true
+		x.DirectReason = fmt.Sprintf("accepted, but cache=auto does without: %v", err)
+	}
 	if refused != nil {
 		x.DirectReason = refused.Error()
 	}

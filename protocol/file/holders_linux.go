@@ -173,7 +173,7 @@ func busyText(path string) string {
 		names, hidden := openers("/proc", same, func(string) bool { return true }, -1)
 		uses = append(uses, listHolders(names, hidden)+" has claimed it (or a partition of it is mounted)")
 	}
-	return strings.Join(uses, ", ") + ": end that use, or open it read-only; locking=off opens it all the same, at the risk of its content"
+	return strings.Join(uses, ", ") + ": end that use, or open it read-only (--read-only); --locking off (option locking=off) opens it all the same, at the risk of its content"
 }
 
 // mountsOf lists where device dev, "major:minor", is mounted.

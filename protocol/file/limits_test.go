@@ -199,7 +199,7 @@ func TestF1ProbeFailsEntirely(t *testing.T) {
 	t.Run("error", func(t *testing.T) {
 		env, _ := testEnv(t)
 		_, err := openFake(env, broken(), config{cacheName: "none", direct: true})
-		if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "emulated.img: cache=none needs direct I/O") || !strings.Contains(err.Error(), "use cache=writeback") {
+		if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "emulated.img: cache=none needs direct I/O") || !strings.Contains(err.Error(), "use --cache writeback") {
 			t.Errorf("error is %v", err)
 		}
 	})
@@ -267,7 +267,7 @@ func TestAutoDeclinesDirectIO(t *testing.T) {
 	}{
 		{"known", func(f *fake) { f.dio = said(512, 512, 512) }, true, "its alignment is known"},
 		{"in memory", func(f *fake) { f.fs.magic = 0x01021994 }, false, "the file is in memory"},
-		{"cached all the same", func(f *fake) { f.fs.magic, f.byCache = 0x9123683e, true }, false, "btrfs serves direct reads through the page cache"},
+		{"cached all the same", func(f *fake) { f.fs.magic, f.byCache = 0x9123683e, true }, false, "nothing to gain from direct I/O, btrfs serves it through the page cache"},
 		{"unknown", func(f *fake) { f.dataErr = syscall.ENXIO }, false, "nothing states the alignment"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

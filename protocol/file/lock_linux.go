@@ -54,9 +54,9 @@ func (f *linuxFile) lockFile(c *config) (locked bool, reason string, err error) 
 	case err != nil && c.locking == "auto" && lockingMissing(err):
 		return false, fmt.Sprintf("not locked: the file system has no locks (%v); keep other programs away from it", err), nil
 	case err != nil && lockingMissing(err):
-		return false, "", block.Errorf(block.Errno(err), "%s: locking=on: the file system has no locks (%v): use locking=off, and keep other programs away from it", c.path, err)
+		return false, "", block.Errorf(block.Errno(err), "%s: locking=on: the file system has no locks (%v): use --locking off (option locking=off), and keep other programs away from it", c.path, err)
 	case err != nil:
-		return false, "", fmt.Errorf("%s: cannot be locked: %w; locking=off does without", c.path, err)
+		return false, "", fmt.Errorf("%s: cannot be locked: %w; --locking off (option locking=off) does without", c.path, err)
 	case found != nil:
 		return false, "", f.inUse(c, found)
 	}
@@ -182,11 +182,11 @@ func (f *linuxFile) inUse(c *config, found *conflict) error {
 	}
 	advice := "stop that program first"
 	if !c.readOnly && f.couldRead() {
-		advice += ", or open it read-only"
+		advice += ", or open it read-only (--read-only)"
 	} else if c.readOnly {
 		advice += " (what is read while it writes is a mixture of old and new)"
 	}
-	return block.Errorf(syscall.EAGAIN, "%s: is in use: %s %s; %s; locking=off opens it all the same, at the risk of its content",
+	return block.Errorf(syscall.EAGAIN, "%s: is in use: %s %s; %s; --locking off (option locking=off) opens it all the same, at the risk of its content",
 		c.path, holdersText(f.fd, found.pid), what, advice)
 }
 

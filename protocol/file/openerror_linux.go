@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +46,11 @@ func openError(c *config, err error) error {
 	if c.readOnly {
 		forWhat = "for reading"
 	}
+	return block.Errorf(errno, "%s: cannot be opened %s: %s", c.path, forWhat, whyNot(c, errno))
+}
+
+// whyNot is the reason and the way out.
+func whyNot(c *config, errno syscall.Errno) string {
 	why := errno.Error()
 	switch errno {
 	case syscall.ENOENT:
@@ -52,11 +58,11 @@ func openError(c *config, err error) error {
 	case syscall.EACCES, syscall.EPERM:
 		why = permissionText(c, errno)
 	case syscall.EROFS:
-		why = "its file system is mounted read-only: open it read-only, or remount it writable"
+		why = "its file system is mounted read-only: open it read-only (--read-only), or remount it writable"
 	case syscall.EBUSY:
 		why = busyText(c.path)
 	case syscall.ETXTBSY:
-		why = "it is in use as a program or as swap space: stop that, or open it read-only"
+		why = "it is in use as a program or as swap space: stop that, or open it read-only (--read-only)"
 	case syscall.ENOTDIR:
 		why = "a part of its path is not a folder: check the path"
 	case syscall.ELOOP:
@@ -70,10 +76,28 @@ func openError(c *config, err error) error {
 	case syscall.ENOMEDIUM:
 		why = "there is no medium in the drive: insert one"
 	}
-	return block.Errorf(errno, "%s: cannot be opened %s: %s", c.path, forWhat, why)
+	return why
+}
+
+// belowDev reports whether path is where devices are: a regular file there
+// lives in memory, is lost, and hides that the device is not there. /dev/shm is
+// for files.
+func belowDev(path string) bool {
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return false
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	within := func(top string) bool { return dir == top || strings.HasPrefix(dir, top+"/") }
+	return within("/dev") && !within("/dev/shm")
 }
 
 func missingText(path string) string {
+	if belowDev(path) {
+		return "there is no such device: attach it, or check the path (lsblk lists the devices that are there)"
+	}
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return fmt.Sprintf("it does not exist, nor does the folder %s: check the path", dir)
@@ -81,7 +105,7 @@ func missingText(path string) string {
 	if target, err := os.Readlink(path); err == nil {
 		return fmt.Sprintf("it is a symbolic link to %s, which does not exist", target)
 	}
-	return "it does not exist: check the path, or create the disk first"
+	return "it does not exist: check the path, or create it (--create SIZE)"
 }
 
 func permissionText(c *config, errno syscall.Errno) string {
@@ -95,11 +119,11 @@ func permissionText(c *config, errno syscall.Errno) string {
 	case device && errno == syscall.EPERM:
 		return "a policy forbids it: allow the device to this container or service"
 	case device && !c.readOnly && readable:
-		return "the device is read-only: open it read-only"
+		return "the device is read-only: open it so (--read-only)"
 	case !c.readOnly && readable && errno == syscall.EPERM:
-		return "it is marked immutable or append-only (see lsattr): open it read-only, or clear the mark"
+		return "it is marked immutable or append-only (see lsattr): open it read-only (--read-only), or clear the mark"
 	case !c.readOnly && readable:
-		return fmt.Sprintf("it may be read but not written (mode %v): open it read-only, or change its mode", fi.Mode().Perm())
+		return fmt.Sprintf("it may be read but not written (mode %v): open it read-only (--read-only), or change its mode", fi.Mode().Perm())
 	}
 	if os.Geteuid() == 0 {
 		return "permission denied, even to root: a security policy forbids it"
@@ -116,5 +140,5 @@ func ownerText(fi os.FileInfo) string {
 
 // directError says that direct I/O was asked for and cannot be had.
 func directError(c *config, why error) error {
-	return block.Errorf(syscall.EINVAL, "%s: cache=%s needs direct I/O, which cannot be used here: %v; use cache=writeback (or fallback=buffered), or storage that has it", c.path, c.cacheName, why)
+	return block.Errorf(syscall.EINVAL, "%s: cache=%s needs direct I/O, which cannot be used here: %v; use --cache writeback (option cache=writeback; or fallback=buffered), or storage that has it", c.path, c.cacheName, why)
 }
