@@ -90,11 +90,18 @@ func ServerHandshake(rw io.ReadWriter, cfg *ServerConfig) (*Session, error) {
 	}
 	h := &serverHandshake{cfg: cfg, rw: rw, budget: MaxHandshakeBytes}
 	s, err := h.run()
+	if err != nil && h.plain && !h.tls {
+		return nil, fmt.Errorf("nbd handshake: %w: %w", ErrPlain, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nbd handshake: %w", err)
 	}
 	return s, nil
 }
+
+// ErrPlain is wrapped where a client left that had asked for something without
+// starting the TLS that is required.
+var ErrPlain = errors.New("nbd: client did not start the TLS that this server requires")
 
 // serverHandshake is the state of one handshake.
 type serverHandshake struct {
@@ -107,7 +114,8 @@ type serverHandshake struct {
 	fixed    bool // the client knows options other than EXPORT_NAME
 	noZeroes bool
 
-	tls bool
+	tls   bool
+	plain bool // something was asked for without the TLS that is required
 	negotiated
 }
 
@@ -238,6 +246,7 @@ func (h *serverHandshake) refusal(t Option) (Rep, string) {
 		return RepErrShutdown, "the server is shutting down: connect again later"
 	}
 	if h.cfg.TLS == TLSRequired && !h.tls && t != OptStartTLS {
+		h.plain = true
 		return RepErrTLSReqd, "this server requires TLS: start it first (nbds:// in a URI)"
 	}
 	return 0, ""
