@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,10 +12,12 @@ import (
 	"github.com/platter-storage/platter/wire/nbd"
 )
 
-// address is where a client on this machine finds a listener: the parts of an
-// NBD URI without the export.
-func (l *listener) address(t config.TLS) nbd.URI {
+// addresses are where clients find a listener, as NBD URIs without the export:
+// first one for clients on this machine; where every address of it is listened
+// on, one by the machine's name for others.
+func (l *listener) addresses(t config.TLS) []nbd.URI {
 	u := nbd.URI{TLS: t.Mode == config.TLSRequired}
+	var more []nbd.URI
 	switch a := l.l.Addr().(type) {
 	case *net.UnixAddr:
 		u.Socket = a.Name
@@ -22,15 +25,29 @@ func (l *listener) address(t config.TLS) nbd.URI {
 			u.Socket = "\x00" + a.Name[1:]
 		}
 	case *net.TCPAddr:
-		u.Host, u.Port = a.IP.String(), uint16(a.Port)
-		if a.IP.IsUnspecified() || a.IP.IsLoopback() {
-			u.Host = "localhost"
-		}
-		if u.Port == nbd.Port {
+		if u.Port = uint16(a.Port); u.Port == nbd.Port {
 			u.Port = 0
 		}
+		u.Host = l.host(a.IP)
+		if name, err := os.Hostname(); err == nil && a.IP.IsUnspecified() && name != "localhost" {
+			far := u
+			far.Host = name
+			more = append(more, far)
+		}
 	}
-	return u
+	return append([]nbd.URI{u}, more...)
+}
+
+// host is the name or address to connect to: as the user wrote it, where that
+// leads to one place, because certificates have names.
+func (l *listener) host(ip net.IP) string {
+	if ip.IsUnspecified() {
+		return "localhost"
+	}
+	if host, _, err := net.SplitHostPort(l.cfg.Address); err == nil && host != "" {
+		return host
+	}
+	return ip.String()
 }
 
 // uriText is the URI with the slashes of paths as they are, which a query may
@@ -50,6 +67,19 @@ func certificateFolder(t config.TLS) string {
 		return filepath.Dir(t.CA)
 	}
 	return filepath.Dir(t.Cert)
+}
+
+// certificatesText says which files a client needs, and where the lines above
+// look for them.
+func certificatesText(t config.TLS) string {
+	switch {
+	case t.Mode == config.TLSOff:
+		return ""
+	case t.VerifyClient:
+		return fmt.Sprintf("clients need, in one folder on their machine: ca-cert.pem (who signed the server's certificate), client-cert.pem and client-key.pem (signed by an authority of %s); the lines above say %s",
+			t.CA, certificateFolder(t))
+	}
+	return fmt.Sprintf("clients need, in a folder on their machine: ca-cert.pem (who signed the server's certificate); the lines above say %s", certificateFolder(t))
 }
 
 // clientLines are commands that use the export: ready to be pasted.
@@ -123,7 +153,11 @@ func nbdClientLine(u nbd.URI, t config.TLS) string {
 		line += " -N " + shellQuote(u.Export)
 	}
 	if u.TLS {
-		line += " -x -A " + shellQuote(filepath.Join(certificateFolder(t), "ca-cert.pem"))
+		file := func(name string) string { return shellQuote(filepath.Join(certificateFolder(t), name)) }
+		line += " -x -A " + file("ca-cert.pem")
+		if t.VerifyClient {
+			line += " -F " + file("client-cert.pem") + " -K " + file("client-key.pem")
+		}
 	}
 	return line
 }

@@ -61,7 +61,7 @@ func Start(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Daemon, 
 
 // open does the work of Start; Stop undoes as much of it as was done.
 func (d *Daemon) open(ctx context.Context) error {
-	if err := checkDisks(d.cfg.Disks); err != nil {
+	if err := checkDisks(d.cfg); err != nil {
 		return err
 	}
 	tlsConfig, err := loadCertificates(d.cfg.TLS)
@@ -132,6 +132,7 @@ func (d *Daemon) addDisk(ctx context.Context, cfg config.Disk, whole *config.Con
 		return errors.Join(err, d.closeDisk(dk))
 	}
 	d.disks = append(d.disks, dk)
+	d.warnUnsafe(dk)
 	return nil
 }
 

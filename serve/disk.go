@@ -13,6 +13,7 @@ import (
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/export/nbd"
 	"github.com/platter-storage/platter/graph"
+	"github.com/platter-storage/platter/internal/magic"
 	"github.com/platter-storage/platter/serve/config"
 )
 
@@ -45,6 +46,9 @@ func diskError(d *config.Disk, err error) error {
 // Settings for all disks count where its driver has them.
 func describe(d *config.Disk) (graph.Disk, error) {
 	desc := graph.Disk{Name: d.Path.Value, Format: d.Format, Protocol: maps.Clone(d.Options)}
+	if err := checkFormat(d); err != nil {
+		return desc, err
+	}
 	vals, err := desc.Values()
 	if err != nil {
 		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
@@ -65,6 +69,25 @@ func describe(d *config.Disk) (graph.Disk, error) {
 	return desc, nil
 }
 
+// checkFormat looks whether there is such a format.
+func checkFormat(d *config.Disk) error {
+	var formats []string
+	for _, drv := range block.Drivers() {
+		if drv.Kind == block.KindFormat {
+			formats = append(formats, drv.Name)
+		}
+	}
+	switch {
+	case d.Format == "" || slices.Contains(formats, d.Format):
+		return nil
+	case magic.Known(d.Format):
+		return &config.Error{At: d.At, Msg: fmt.Sprintf("%s: format %s was asked for, %s", d.Path.Value, d.Format, graph.NotYet(d.Format, d.Path.Value))}
+	}
+	err := fmt.Errorf("%s: there is no format %q; there is: %s", d.Path.Value, d.Format, strings.Join(formats, ", "))
+	err = withHint(err, d.Format, formats)
+	return &config.Error{At: d.At, Msg: err.Error()}
+}
+
 // checkNodes holds a description against the drivers' tables, from the top
 // down, and adds to a mistake which word was probably meant.
 func checkNodes(vals block.Values) error {
@@ -82,11 +105,19 @@ func checkNodes(vals block.Values) error {
 	for _, o := range drv.Options {
 		if sub := vals.Sub(o.Name); o.Type == block.OptNode && sub != nil {
 			if err := checkNodes(sub); err != nil {
-				return fmt.Errorf("%s: %w", o.Name, err)
+				return below(o.Name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// below says at which child a mistake is, where that is no matter of course.
+func below(child string, err error) error {
+	if child == "file" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", child, err)
 }
 
 func withHint(err error, given string, candidates []string) error {
@@ -140,13 +171,21 @@ func hasOption(d *block.Driver, name string) bool {
 }
 
 // checkDisks looks for mistakes in the descriptions before anything is opened:
-// a setting for all disks that none can take is one.
-func checkDisks(disks []config.Disk) error {
+// a setting for all disks that none can take is one, and so is no disk at all.
+func checkDisks(cfg *config.Config) error {
+	disks := cfg.Disks
+	if len(disks) == 0 {
+		return &config.Error{At: config.Place{File: cfg.File}, Msg: "there is nothing to serve: add disks (disks: [PATH]), or name one on the command line"}
+	}
 	used, given := block.Values{}, block.Values{}
+	var places []*place
 	for i := range disks {
 		desc, err := describe(&disks[i])
 		if err != nil {
 			return err
+		}
+		if p := placeOf(&disks[i], desc); p != nil {
+			places = append(places, p)
 		}
 		maps.Copy(used, desc.Protocol)
 		maps.Copy(given, disks[i].Defaults)
@@ -156,7 +195,7 @@ func checkDisks(disks []config.Disk) error {
 			return &config.Error{At: config.Place{Flag: name}, Msg: "none of the disks has this option: leave it away"}
 		}
 	}
-	return nil
+	return checkTwice(places)
 }
 
 // openDisk opens d, having made its file first where that was asked for and is
@@ -171,7 +210,7 @@ func (d *Daemon) openDisk(ctx context.Context, cfg config.Disk) (*disk, error) {
 		return nil, diskError(&cfg, err)
 	}
 	if dk.inst, err = d.graph.Open(ctx, desc, cfg.Name, cfg.ReadOnly); err != nil {
-		return nil, diskError(&cfg, withAdvice(&cfg, err))
+		return nil, diskError(&cfg, err)
 	}
 	if size := dk.inst.Info().Size(); size < cfg.Create {
 		err := block.Errorf(syscall.EEXIST, "%s: exists and has %d bytes (%s), less than --create asks for (%d): leave --create away to use it as it is, or make it larger first",
@@ -179,17 +218,6 @@ func (d *Daemon) openDisk(ctx context.Context, cfg config.Disk) (*disk, error) {
 		return nil, errors.Join(diskError(&cfg, err), d.graph.Remove(dk.inst.Name()))
 	}
 	return dk, nil
-}
-
-// withAdvice adds what the user can do here about a disk that does not open.
-func withAdvice(cfg *config.Disk, err error) error {
-	switch errno := block.Errno(err); {
-	case errno == syscall.ENOENT && cfg.Create == 0:
-		return fmt.Errorf("%w (--create SIZE makes it)", err)
-	case (errno == syscall.EACCES || errno == syscall.EROFS || errno == syscall.EPERM) && !cfg.ReadOnly:
-		return fmt.Errorf("%w (--read-only opens it for reading)", err)
-	}
-	return err
 }
 
 // createDisk makes the disk's storage unless it is there. It never touches what
@@ -210,7 +238,9 @@ func (d *Daemon) createDisk(ctx context.Context, cfg *config.Disk, desc graph.Di
 	if cfg.ReadOnly {
 		return false, block.Errorf(syscall.EINVAL, "%s: there is nothing to read in a new disk: leave --create or --read-only away", cfg.Path.Value)
 	}
-	err = graph.Create(ctx, d.env, desc, graph.CreateOptions{Size: cfg.Create, Preallocation: cfg.Preallocation})
+	stop := d.showCreation(cfg, bottom(vals)["filename"])
+	err = graph.Create(ctx, d.env, desc, graph.CreateOptions{Size: cfg.Create, Preallocation: cfg.Preallocation, Options: cfg.Creating})
+	stop()
 	if errors.Is(err, syscall.EEXIST) {
 		return false, nil
 	}

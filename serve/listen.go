@@ -126,6 +126,10 @@ func listenTCP(address string) (net.Listener, error) {
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("listen on %s: permission denied: ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one", address)
 	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return nil, fmt.Errorf("listen on %s: the name %s leads to no address: check it, write an address of this machine, or leave the host empty for every address", address, dns.Name)
+	}
 	return nil, fmt.Errorf("listen on %s: %w", address, rootCause(err))
 }
 

@@ -193,7 +193,7 @@ func TestFirstContact(t *testing.T) {
 	}
 	uri := "nbd+unix:///?socket=" + dir + "/platter/demo.sock"
 	for _, want := range []string{
-		"./demo.img: 64 MiB (67108864 bytes), made now\n", "  driver file\n", "(cache=auto)\n", uri + "\n", "nbdinfo '" + uri + "'\n", "qemu-img info '" + uri + "'\n",
+		"./demo.img: 64 MiB (67108864 bytes), made now\n  direct I/O: ", "(cache=auto)\n  locked against other programs\n  engine: ", uri + "\n", "nbdinfo '" + uri + "'\n", "qemu-img info '" + uri + "'\n",
 		"qemu-system-x86_64 -blockdev ", "nbd-client -unix ",
 	} {
 		if !strings.Contains(text.String(), want) {
@@ -215,6 +215,32 @@ func TestFirstContact(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil || last != "stopped (SIGINT): everything written is on the disks" {
 		t.Errorf("it ends with %v and %q", err, last)
+	}
+}
+
+// start runs a command that prints text. lines waits until a line begins so;
+// out is all that was printed.
+func start(t *testing.T, cmd *exec.Cmd) (out func() string, lines func(prefix string)) {
+	t.Helper()
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	var text strings.Builder
+	sc := bufio.NewScanner(pipe)
+	return text.String, func(prefix string) {
+		t.Helper()
+		for sc.Scan() {
+			text.WriteString(sc.Text() + "\n")
+			if strings.HasPrefix(sc.Text(), prefix) {
+				return
+			}
+		}
+		t.Fatalf("no line begins with %q:\n%s", prefix, text.String())
 	}
 }
 
@@ -241,31 +267,31 @@ func TestMistakes(t *testing.T) {
 		want string
 	}{
 		{"serve", 2, "platter: serve needs a disk: "},
-		{"serve DIR/none.img", 1, "it does not exist: check the path, or create the disk first (--create SIZE makes it)"},
+		{"serve DIR/none.img", 1, "it does not exist: check the path, or create it (--create SIZE)"},
 		{"serve DIR", 1, "cannot be opened as a disk: it is a folder"},
 		{"serve --create 8K " + small, 1, "exists and has 4096 bytes (4 KiB), less than --create asks for (8192)"},
 		{"serve --create 8K --read-only DIR/new.img", 1, "there is nothing to read in a new disk"},
 		{"serve --create 8K mem:1M", 1, "driver mem cannot create storage"},
-		{"serve " + foreign, 1, "begins like a qcow2 image, and the format was not given; to use its bytes as they are say --format raw"},
+		{"serve " + foreign, 1, "begins like a qcow2 image, and the format qcow2 is not supported yet: convert it (qemu-img convert -f qcow2 -O raw " + foreign + " new.raw), or serve it with qemu-nbd; --format raw would give clients the bytes of the image file itself"},
 		{"serve --cahce none x", 2, "platter: there is no flag --cahce; did you mean --cache?\nplatter: see platter serve --help\n"},
 		{"serve --cache nonn x", 2, `--cache: "nonn" is not possible: choose one of auto, none, writeback, writethrough, directsync, unsafe; did you mean none?`},
 		{"serve --cache none mem:1M", 2, "--cache: none of the disks has this option"},
-		{"serve --format rwa x", 2, `there is no driver "rwa"; there are: `},
+		{"serve --format rwa x", 2, `x: there is no format "rwa"; there is: raw; did you mean raw?`},
 		{"serve driver=raw,file.driver=file,file.filenam=x", 2, "did you mean filename?"},
 		{"serve driver=nul", 2, "did you mean null?"},
 		{"serve json:{", 2, "does not parse"},
 		{"serve xyz://x", 2, "there is no driver for xyz:// here"},
-		{"serve --config DIR/none.yaml", 2, "--config: open "},
-		{"serve --config " + wrong, 2, wrong + `:3:5: a disk has no setting "cahce": choose one of path, name, node, options, create, preallocation, format, read-only, cache, aio, locking, discard, export; did you mean cache?`},
+		{"serve --config DIR/none.yaml", 2, "none.yaml: it does not exist: check the path"},
+		{"serve --config " + wrong, 2, wrong + `:3:5: a disk has no setting "cahce": choose one of path, name, node, options, create, preallocation, create-options, format, read-only, cache, aio, locking, discard, export; did you mean cache?`},
 		{"serve --listen " + busy.Addr().String() + " mem:1M", 1, fmt.Sprintf("process %d (", os.Getpid())},
 		{"serve --listen /run/x mem:1M", 2, "for a Unix socket write unix:/run/x"},
-		{"serve --tls-cert none --tls-key none mem:1M", 1, "tls-cert: open none: no such file"},
+		{"serve --tls-cert none --tls-key none mem:1M", 1, "tls-cert: none: it does not exist: check the path"},
 		{"serve --tls required mem:1M", 2, "TLS needs a certificate and its key"},
 		{"serve --export name=a --export name=a mem:1M", 2, `an export is called "a" already (--export)`},
 		{"serv", 2, `there is no command "serv"; did you mean serve?`},
 		{"version x", 2, "see platter version --help"},
 		{"drivers fiel", 2, "did you mean file?"},
-		{"man", 2, "accepts 1 arg(s), received 0"},
+		{"man", 2, "platter man needs an argument: platter man DIR"},
 	} {
 		args := strings.Fields(strings.ReplaceAll(c.args, "DIR", dir))
 		code, out, errOut := run(t, args...)
@@ -466,7 +492,7 @@ func TestReloadOnSignal(t *testing.T) {
 	if err := c.Pwrite([]byte{9}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	var r serve.Ready
+	var r serve.Reloaded
 	write("disks:\n  - {path: 'mem:1M', name: a}\n  - {path: 'mem:2M', name: b}\n")
 	p.signal(syscall.SIGHUP)
 	if p.await("reloaded", &r); len(r.Disks) != 2 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/wire/nbd"
 )
 
 // Ready is what a daemon says of itself when it serves.
@@ -15,8 +16,11 @@ type Ready struct {
 	Disks  []DiskInfo `json:"disks"`
 	Listen []string   `json:"listen"`
 	TLS    string     `json:"tls"`
-	// Error is why a reload did not do all that was asked for.
-	Error string `json:"error,omitempty"`
+	// Certificates says which files clients need, and where.
+	Certificates string `json:"certificates,omitempty"`
+
+	verbose bool // as text: all that is known
+	checked bool // nothing is served
 }
 
 // DiskInfo is one disk.
@@ -26,6 +30,7 @@ type DiskInfo struct {
 	Size     int64        `json:"size_bytes"`
 	ReadOnly bool         `json:"read_only"`
 	Created  bool         `json:"created"`
+	Note     string       `json:"note,omitempty"` // why it is not open, in a check
 	Nodes    []NodeInfo   `json:"nodes"`
 	Exports  []ExportInfo `json:"exports"`
 }
@@ -34,6 +39,7 @@ type DiskInfo struct {
 type NodeInfo struct {
 	Driver   string `json:"driver"`
 	Filename string `json:"filename"`
+	Doc      string `json:"doc"` // what the driver is
 	// Explain says in sentences how the node came to its decisions.
 	Explain []string `json:"explain,omitempty"`
 	// Alignments that the node needs, in bytes.
@@ -58,7 +64,7 @@ type ExportInfo struct {
 func (d *Daemon) Ready() *Ready {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := &Ready{PID: os.Getpid(), TLS: d.cfg.TLS.Mode.String()}
+	r := &Ready{PID: os.Getpid(), TLS: d.cfg.TLS.Mode.String(), Certificates: certificatesText(d.cfg.TLS)}
 	for _, l := range d.listeners {
 		r.Listen = append(r.Listen, addressText(l))
 	}
@@ -93,8 +99,11 @@ func (d *Daemon) describeDisk(dk *disk) DiskInfo {
 
 func (d *Daemon) describeExport(e *export, readOnly bool) ExportInfo {
 	ei := ExportInfo{Name: e.cfg.Name, Description: e.cfg.Description, ReadOnly: e.cfg.ReadOnly || readOnly, Default: isDefault(d.cfg)(e.cfg.Name)}
-	for i, l := range d.listeners {
-		u := l.address(d.cfg.TLS)
+	var all []nbd.URI
+	for _, l := range d.listeners {
+		all = append(all, l.addresses(d.cfg.TLS)...)
+	}
+	for i, u := range all {
 		if only := len(d.disks) == 1 && len(d.disks[0].cfg.Exports) == 1; !only {
 			u.Export = e.cfg.Name
 		}
@@ -109,14 +118,17 @@ func (d *Daemon) describeExport(e *export, readOnly bool) ExportInfo {
 func describeNode(info *block.Info) NodeInfo {
 	l := info.Limits()
 	n := NodeInfo{Driver: info.Driver, Filename: info.Filename, ReadAlign: l.ReadAlign, WriteAlign: l.WriteAlign, MemAlign: l.MinMem}
+	if drv, err := block.FindDriver(info.Driver); err == nil {
+		n.Doc = drv.Doc
+	}
 	if info.Abilities.Explain != nil {
 		n.Explain = info.Abilities.Explain()
 	}
 	return n
 }
 
-// Bounds on what people are shown: disks with whole commands, and a node's
-// sentences; its decisions come first, then the evidence.
+// Bounds on what people are shown without --verbose: disks with whole commands,
+// and a node's sentences; its decisions come first, then the evidence.
 const (
 	maxShown     = 4
 	maxExplained = 4
@@ -126,24 +138,27 @@ const (
 func (r *Ready) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for i := range r.Disks {
-		r.Disks[i].writeText(&b, i < maxShown)
+		r.Disks[i].writeText(&b, i < maxShown || r.verbose, r.verbose)
 	}
-	if len(r.Disks) == 0 {
-		fmt.Fprintln(&b, "no disks: add some to the configuration and send SIGHUP")
+	if r.Certificates != "" {
+		fmt.Fprintf(&b, "%s\n\n", r.Certificates)
+	}
+	if r.checked {
+		fmt.Fprintf(&b, "checked: %d disks; nothing is served and nothing was made\n", len(r.Disks))
+		_, err := io.WriteString(w, b.String())
+		return err
 	}
 	fmt.Fprintf(&b, "ready: process %d serves on %s", r.PID, strings.Join(r.Listen, ", "))
 	if r.TLS != "off" {
 		fmt.Fprintf(&b, ", TLS %s", r.TLS)
 	}
 	fmt.Fprintln(&b, "; Ctrl-C or SIGTERM ends it, SIGUSR1 prints statistics")
-	if r.Error != "" {
-		fmt.Fprintf(&b, "not all that was asked for: %s\n", r.Error)
-	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func (di *DiskInfo) writeText(b *strings.Builder, commands bool) {
+// writeText writes the disk: path and size, how it is opened, its exports.
+func (di *DiskInfo) writeText(b *strings.Builder, commands, verbose bool) {
 	fmt.Fprintf(b, "%s: %s (%d bytes)", di.Path, block.FormatSize(di.Size), di.Size)
 	if di.Created {
 		b.WriteString(", made now")
@@ -152,20 +167,68 @@ func (di *DiskInfo) writeText(b *strings.Builder, commands bool) {
 		b.WriteString(", read-only")
 	}
 	b.WriteString("\n")
-	for _, n := range di.Nodes {
-		fmt.Fprintf(b, "  driver %s\n", n.Driver)
-		for i, s := range n.Explain {
-			if i == maxExplained {
-				fmt.Fprintf(b, "    … %d lines more with --json\n", len(n.Explain)-i)
-				break
-			}
-			fmt.Fprintf(b, "    %s\n", s)
-		}
+	if di.Note != "" {
+		fmt.Fprintf(b, "  %s\n", di.Note)
+	}
+	for i := range di.Nodes {
+		di.Nodes[i].writeText(b, verbose)
 	}
 	for _, e := range di.Exports {
 		e.writeText(b, commands)
 	}
 	b.WriteString("\n")
+}
+
+// writeText writes how the node came to its decisions: the short form of them,
+// or everything. What has nothing to say is named by what it is.
+func (n *NodeInfo) writeText(b *strings.Builder, verbose bool) {
+	indent := "  "
+	if verbose {
+		fmt.Fprintf(b, "  driver %s\n", n.Driver)
+		indent = "    "
+	} else if len(n.Explain) == 0 && n.Driver != "raw" {
+		fmt.Fprintf(b, "  %s\n", n.Doc)
+	}
+	for i, s := range n.Explain {
+		if !verbose {
+			if i == maxExplained {
+				break
+			}
+			s, _, _ = strings.Cut(s, ";")
+		}
+		fmt.Fprintf(b, "%s%s\n", indent, s)
+	}
+}
+
+// Reloaded is what a daemon says after it was told to read its configuration
+// again.
+type Reloaded struct {
+	Ready
+	// Changes are what was done, in sentences.
+	Changes []string `json:"changes"`
+	// Error is why not all that was asked for was done.
+	Error string `json:"error,omitempty"`
+
+	file string // the configuration file
+}
+
+// WriteText writes what has changed. An error is in the log, once.
+func (r *Reloaded) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for _, s := range r.Changes {
+		fmt.Fprintf(&b, "reloaded: %s\n", s)
+	}
+	switch {
+	case len(r.Changes) > 0 || r.Error != "":
+	case r.file == "" && r.TLS == "off":
+		b.WriteString("reloaded: there is nothing to read again: it was started without --config\n")
+	case r.file == "":
+		b.WriteString("reloaded: nothing has changed; the certificates were read again, and there is no --config\n")
+	default:
+		fmt.Fprintf(&b, "reloaded: nothing has changed in %s\n", r.file)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 func (e *ExportInfo) writeText(b *strings.Builder, commands bool) {

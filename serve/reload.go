@@ -15,26 +15,34 @@ import (
 // and added disks are opened, and if one fails the daemon stays as it is. A
 // changed disk has to be closed before it is opened again; if that fails it is
 // opened as it was.
-func (d *Daemon) Reload(ctx context.Context, cfg *config.Config) error {
+// What was done is returned in sentences, also with an error.
+func (d *Daemon) Reload(ctx context.Context, cfg *config.Config) (changes []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopped {
-		return errors.New("the daemon has stopped")
+		return nil, errors.New("the daemon has stopped")
 	}
-	d.keepFixed(cfg)
 	r := &reload{d: d, cfg: cfg}
+	r.changes = d.keepFixed(cfg)
 	if err := r.prepare(ctx); err != nil {
-		return errors.Join(err, r.undo())
+		return nil, errors.Join(err, r.undo())
 	}
-	return r.commit(ctx)
+	err = r.commit(ctx)
+	return r.changes, err
 }
 
 // keepFixed gives cfg the present values of what only a restart changes, and
-// says so where they differ.
-func (d *Daemon) keepFixed(cfg *config.Config) {
+// says so where they differ; of the rest it says which have another value.
+func (d *Daemon) keepFixed(cfg *config.Config) (changes []string) {
 	for i := range config.Settings {
 		s := &config.Settings[i]
-		if s.Restart && !sameTexts(d.cfg.Settings[s.Name], cfg.Settings[s.Name]) {
+		if sameTexts(d.cfg.Settings[s.Name], cfg.Settings[s.Name]) {
+			continue
+		}
+		if !s.Restart && s.Name != "listen" {
+			changes = append(changes, s.Name+" has another value")
+		}
+		if s.Restart {
 			d.log.Warn("this setting is changed by a restart only", "setting", s.Name)
 			cfg.Settings[s.Name] = d.cfg.Settings[s.Name]
 		}
@@ -43,6 +51,7 @@ func (d *Daemon) keepFixed(cfg *config.Config) {
 	cfg.MaxConnections, cfg.HandshakeTimeout = old.MaxConnections, old.HandshakeTimeout
 	cfg.BufferMemory, cfg.ConnectionMemory = old.BufferMemory, old.ConnectionMemory
 	cfg.Once, cfg.PIDFile, cfg.LogFormat, cfg.TLS.Mode = old.Once, old.PIDFile, old.LogFormat, old.TLS.Mode
+	return changes
 }
 
 func sameTexts(a, b []config.Text) bool {
@@ -58,6 +67,11 @@ type reload struct {
 	listeners []*listener // the new set, kept ones included
 	opened    []*listener // those of them that are new
 	errs      []error
+	changes   []string // what was done, in sentences
+}
+
+func (r *reload) note(format string, args ...any) {
+	r.changes = append(r.changes, fmt.Sprintf(format, args...))
 }
 
 // pair is a disk of the new configuration and the open disk that it is, if any.
@@ -70,7 +84,7 @@ type pair struct {
 
 // prepare opens what is new and touches nothing that is there.
 func (r *reload) prepare(ctx context.Context) error {
-	if err := checkDisks(r.cfg.Disks); err != nil {
+	if err := checkDisks(r.cfg); err != nil {
 		return err
 	}
 	tlsConfig, err := loadCertificates(r.cfg.TLS)
@@ -86,8 +100,8 @@ func (r *reload) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if tlsConfig != nil {
-		r.d.certs.now.Store(tlsConfig)
+	if tlsConfig != nil && !sameCertificate(r.d.certs.now.Swap(tlsConfig), tlsConfig) {
+		r.note("new clients get the new certificate")
 	}
 	return nil
 }
@@ -99,7 +113,9 @@ func (r *reload) prepareDisk(ctx context.Context, p *pair) error {
 	if p.disk == nil {
 		var err error
 		p.disk, err = r.d.openDisk(ctx, p.cfg)
-		p.added = err == nil
+		if p.added = err == nil; p.added {
+			r.d.warnUnsafe(p.disk)
+		}
 		return err
 	}
 	if p.disk.cfg.Path.Value == p.cfg.Path.Value {
@@ -180,7 +196,7 @@ func (r *reload) match() {
 func sameDisk(a, b config.Disk) bool {
 	for _, d := range []*config.Disk{&a, &b} {
 		d.Path.At, d.At, d.Exports = config.Place{}, config.Place{}, nil
-		d.Create, d.Preallocation = 0, "" // only for what was not there
+		d.Create, d.Preallocation, d.Creating = 0, "", nil // only for what was not there
 	}
 	return a.Equal(&b)
 }
@@ -198,6 +214,9 @@ func (r *reload) commit(ctx context.Context) error {
 	r.d.disks = r.d.disks[:0:0]
 	for i := range r.pairs {
 		if p := &r.pairs[i]; p.disk != nil {
+			if p.added {
+				r.note("disk %s (%s) is opened", p.cfg.Name, p.cfg.Path.Value)
+			}
 			r.d.disks = append(r.d.disks, p.disk)
 			r.addExports(p)
 		}
@@ -245,9 +264,13 @@ func (r *reload) dropExports() {
 		}
 		want := r.wanted(r.pairs[i].cfg)
 		for _, e := range slices.Clone(dk.exports) {
-			if !slices.ContainsFunc(want, func(w export) bool { return w.same(e) }) {
-				r.fail(r.d.dropExport(dk, e))
+			if slices.ContainsFunc(want, func(w export) bool { return w.same(e) }) {
+				continue
 			}
+			if !e.alias {
+				r.note("export %q of disk %s is gone, its clients are disconnected", e.cfg.Name, dk.cfg.Name)
+			}
+			r.fail(r.d.dropExport(dk, e))
 		}
 	}
 }
@@ -262,7 +285,9 @@ func (r *reload) closeGone() (kept []*disk) {
 		if err := r.closeIdle(dk); err != nil {
 			r.fail(err)
 			kept = append(kept, dk)
+			continue
 		}
+		r.note("disk %s is closed, its clients are disconnected", dk.cfg.Name)
 	}
 	return kept
 }
@@ -286,6 +311,8 @@ func (r *reload) reopen(ctx context.Context, p *pair) {
 	}
 	dk, err := r.d.openDisk(ctx, p.cfg)
 	if err == nil {
+		r.d.warnUnsafe(dk)
+		r.note("disk %s has new settings: it was closed and opened again, its clients were disconnected", p.cfg.Name)
 		p.disk = dk
 		return
 	}
@@ -307,6 +334,9 @@ func (r *reload) addExports(p *pair) {
 		if w.alias {
 			name, _ = r.cfg.DefaultExport()
 		}
+		if !w.alias && !p.added && !p.reopen {
+			r.note("export %q of disk %s is offered", name, p.cfg.Name)
+		}
 		p.disk.cfg = p.cfg
 		r.fail(r.d.addExport(p.disk, w.cfg, r.d.group(name), w.alias))
 	}
@@ -316,12 +346,14 @@ func (r *reload) addExports(p *pair) {
 func (r *reload) swapListeners() {
 	for _, l := range r.d.listeners {
 		if !slices.Contains(r.listeners, l) {
+			r.note("%s is no longer listened on", addressText(l))
 			l.l.Close()
 			<-l.done
 		}
 	}
 	r.d.listeners = r.listeners
 	for _, l := range r.opened {
+		r.note("%s is listened on", addressText(l))
 		r.d.start(l)
 		r.d.warnOpen(l)
 	}

@@ -70,7 +70,8 @@ func (b *bench) config(text string) *config.Config {
 
 func (b *bench) reload(text string) error {
 	b.t.Helper()
-	return b.d.Reload(b.t.Context(), b.config(text))
+	_, err := b.d.Reload(b.t.Context(), b.config(text))
+	return err
 }
 
 func (b *bench) mustReload(text string) {
@@ -440,7 +441,7 @@ func TestExampleFitsTheDrivers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := checkDisks(cfg.Disks); err != nil {
+	if err := checkDisks(cfg); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,6 +25,12 @@ type Options struct {
 	Out, Err io.Writer
 	// JSON writes one object for each event to Out, instead of text.
 	JSON bool
+	// Verbose writes as text all that is known of the disks.
+	Verbose bool
+	// Check opens the disks, says how, and ends without serving.
+	Check bool
+	// ConfigFile is what Load reads, empty where there is none.
+	ConfigFile string
 }
 
 // Run is the daemon as a program: it serves until a signal ends it. SIGTERM and
@@ -44,6 +50,9 @@ func Run(ctx context.Context, o Options) error {
 	p := &program{Options: o, signals: signals, level: new(slog.LevelVar)}
 	p.level.Set(cfg.LogLevel)
 	p.log = NewLog(o.Err, cfg.LogFormat, p.level)
+	if o.Check {
+		return p.check(ctx, cfg)
+	}
 	if p.d, err = p.start(ctx, cfg); err != nil {
 		return err
 	}
@@ -102,7 +111,9 @@ func (p *program) start(ctx context.Context, cfg *config.Config) (*Daemon, error
 
 // serve says that the daemon is ready and follows signals until the end.
 func (p *program) serve(ctx context.Context, cfg *config.Config) error {
-	p.event("ready", p.d.Ready())
+	r := p.d.Ready()
+	r.verbose = p.Verbose
+	p.event("ready", r)
 	p.notify(daemon.SdNotifyReady)
 	for {
 		select {
@@ -131,22 +142,26 @@ func (p *program) reload(ctx context.Context, old *config.Config) *config.Config
 	cfg, err := p.Load()
 	if err != nil {
 		p.log.Error("the configuration is wrong: the old one stays in force", "error", err)
-		p.reloaded(err)
+		p.reloaded(nil, err)
 		return old
 	}
-	if err = p.d.Reload(ctx, cfg); err != nil {
+	changes, err := p.d.Reload(ctx, cfg)
+	switch {
+	case err != nil && len(changes) == 0:
+		p.log.Error("the new configuration cannot be taken up: the old one stays in force", "error", err)
+		p.reloaded(nil, err)
+		return old
+	case err != nil:
 		p.log.Error("the new configuration is not all in force", "error", err)
-	} else {
-		p.log.Info("the new configuration is in force")
 	}
 	p.level.Set(cfg.LogLevel)
-	p.reloaded(err)
+	p.reloaded(changes, err)
 	return cfg
 }
 
-// reloaded says what is served now, and what went wrong.
-func (p *program) reloaded(err error) {
-	r := p.d.Ready()
+// reloaded says what has changed, and to programs also what is served now.
+func (p *program) reloaded(changes []string, err error) {
+	r := &Reloaded{Ready: *p.d.Ready(), Changes: changes, file: p.ConfigFile}
 	if err != nil {
 		r.Error = err.Error()
 	}
@@ -162,7 +177,7 @@ const sameWish = 200 * time.Millisecond
 func (p *program) stop(why string, stats bool) error {
 	p.log.Info("stopping: no more clients, requests in flight are finished, disks are made durable", "because", why)
 	p.notify(daemon.SdNotifyStopping)
-	began := time.Now()
+	began, fates := time.Now(), p.d.fates()
 	done := make(chan error, 1)
 	go func() { done <- p.d.Stop(context.Background()) }()
 	for {
@@ -172,7 +187,7 @@ func (p *program) stop(why string, stats bool) error {
 				p.event("stats", p.d.Stats())
 			}
 			if err == nil {
-				p.event("stopped", &stopped{Because: why})
+				p.event("stopped", &stopped{why, fates})
 			}
 			return err
 		case sig := <-p.signals:
@@ -192,17 +207,6 @@ func (p *program) notify(state string) {
 
 // texter is what an event says to people.
 type texter interface{ WriteText(w io.Writer) error }
-
-// stopped is the last event.
-type stopped struct {
-	Because string `json:"because"`
-}
-
-// WriteText implements texter.
-func (s *stopped) WriteText(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "stopped (%s): everything written is on the disks\n", s.Because)
-	return err
-}
 
 // event tells whoever waits. A reader who has gone does not end the daemon.
 func (p *program) event(name string, e texter) {

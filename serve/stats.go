@@ -140,7 +140,7 @@ func (e *ExportStats) writeText(w io.Writer) {
 			sep = ", "
 		}
 	}
-	fmt.Fprintf(w, "\n  blocking calls to drivers: %d, with %d elements\n", e.NodeCalls, e.NodeElements)
+	fmt.Fprintln(w)
 }
 
 // latency writes nanoseconds with three digits.

@@ -36,7 +36,6 @@ export "" of disk vm
        read         3   12 KiB       0  10.2 µs  10.2 µs  10.2 µs  10.2 µs
       flush         1  0 bytes       1  5.24 ms  5.24 ms  5.24 ms  5.24 ms
   ways: slow_lane 3, padded 3
-  blocking calls to drivers: 0, with 0 elements
 export "old" (no longer offered)
   no requests
 buffers: 1 MiB of 64 MiB at most in use at once, 7 waits

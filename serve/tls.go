@@ -1,11 +1,14 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +36,7 @@ func loadCertificates(t config.TLS) (*tls.Config, error) {
 	if t.VerifyClient {
 		pem, err := os.ReadFile(t.CA)
 		if err != nil {
-			return nil, fmt.Errorf("tls-ca: %w", err)
+			return nil, fileError("tls-ca", err)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
@@ -78,9 +81,25 @@ func certificateError(t config.TLS, err error) error {
 		if path.Path == t.Key && t.Key != t.Cert {
 			name = "tls-key"
 		}
-		return fmt.Errorf("%s: %w", name, err)
+		return fileError(name, err)
 	}
-	return fmt.Errorf("tls-cert %s with tls-key %s: %w: both must be PEM and belong together", t.Cert, t.Key, err)
+	return fmt.Errorf("tls-cert %s with tls-key %s: both must be PEM and belong together: %s", t.Cert, t.Key, strings.TrimPrefix(err.Error(), "tls: "))
+}
+
+// fileError says in one line why a file that a setting names cannot be read.
+func fileError(setting string, err error) error {
+	var path *os.PathError
+	if !errors.As(err, &path) {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	return fmt.Errorf("%s: %s: %w", setting, path.Path, config.ReadError(err))
+}
+
+// sameCertificate reports whether clients see the same certificate.
+func sameCertificate(a, b *tls.Config) bool {
+	return a != nil && b != nil && slices.EqualFunc(a.Certificates, b.Certificates, func(a, b tls.Certificate) bool {
+		return slices.EqualFunc(a.Certificate, b.Certificate, bytes.Equal)
+	})
 }
 
 // server is the configuration that a server keeps: it looks up the newest one

@@ -52,12 +52,12 @@ func TestBadCertificates(t *testing.T) {
 		tls  config.TLS
 		want string
 	}{
-		{"no certificate", config.TLS{Cert: at("none.pem"), Key: at("server-key.pem")}, "tls-cert: open " + at("none.pem") + ": no such file"},
-		{"no key", config.TLS{Cert: at("server-cert.pem"), Key: at("none.pem")}, "tls-key: open " + at("none.pem") + ": no such file"},
+		{"no certificate", config.TLS{Cert: at("none.pem"), Key: at("server-key.pem")}, "tls-cert: " + at("none.pem") + ": it does not exist: check the path"},
+		{"no key", config.TLS{Cert: at("server-cert.pem"), Key: at("none.pem")}, "tls-key: " + at("none.pem") + ": it does not exist"},
 		{"another's key", config.TLS{Cert: at("server-cert.pem"), Key: at("client-key.pem")}, "both must be PEM and belong together"},
 		{"swapped", config.TLS{Cert: at("server-key.pem"), Key: at("server-cert.pem")}, "both must be PEM and belong together"},
 		{"expired", config.TLS{Cert: oldCert, Key: oldKey}, "the certificate is valid from "},
-		{"no authority", config.TLS{Cert: at("server-cert.pem"), Key: at("server-key.pem"), VerifyClient: true, CA: at("none.pem")}, "tls-ca: open "},
+		{"no authority", config.TLS{Cert: at("server-cert.pem"), Key: at("server-key.pem"), VerifyClient: true, CA: at("none.pem")}, "tls-ca: " + at("none.pem") + ": it does not exist"},
 		{"authority without certificate", config.TLS{Cert: at("server-cert.pem"), Key: at("server-key.pem"), VerifyClient: true, CA: at("server-key.pem")}, "there is no certificate in it"},
 	} {
 		c.tls.Mode = config.TLSRequired

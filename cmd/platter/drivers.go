@@ -20,7 +20,7 @@ func newDrivers() *cobra.Command {
 what adds behaviour (filter), or the options of one driver. Options are written
 as driver=NAME,option=value,file.driver=…; a comma in a value is doubled.`,
 		Example: "  platter drivers\n  platter drivers file\n  platter drivers --json",
-		Args:    args(cobra.MaximumNArgs(1)),
+		Args:    args(0, 1, "platter drivers [NAME]"),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			drivers := block.Drivers()
 			if len(names) == 1 {
@@ -68,7 +68,12 @@ func writeDriver(w io.Writer, d *block.Driver) error {
 		fmt.Fprintf(w, "URIs: %s:…\n", strings.Join(d.Schemes, ":…, "))
 	}
 	writeOptions(w, "options", d.Options)
-	writeOptions(w, "options for creating", d.CreateOptions)
+	writeOptions(w, "options for creating (platter serve --create SIZE --create-options NAME=VALUE,…)", d.CreateOptions)
+	for _, o := range d.Options {
+		if o.Name == "cache" {
+			fmt.Fprintln(w, "platter serve, platter.Open and platter probe take cache=auto where nothing is said, instead of the driver's own default.")
+		}
+	}
 	return nil
 }
 

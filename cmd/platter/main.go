@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/platter-storage/platter/serve/config"
 
@@ -79,7 +78,8 @@ accessed, does so, and says what it found.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.CompletionOptions.DisableDefaultCmd = false
+	root.Version = version()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newServe(), newProbe(), newDrivers(), newVersion(), newMan())
 	return root
 }
@@ -99,31 +99,15 @@ func didYouMean(given string, candidates []string) string {
 	return ""
 }
 
-// flagError makes a flag's mistake one of usage, with the nearest flag's name.
-func flagError(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		hint := config.Nearest(unknown.GetSpecifiedName(), names)
-		if hint != "" {
-			return usagef("there is no flag --%s; did you mean --%s?", unknown.GetSpecifiedName(), hint)
-		}
-		return usagef("there is no flag --%s", unknown.GetSpecifiedName())
-	}
-	var invalid *pflag.InvalidValueError
-	var conf *config.Error
-	if errors.As(err, &invalid) && errors.As(err, &conf) {
-		return &usageError{conf}
-	}
-	return &usageError{err}
-}
-
-// args makes a wrong number of arguments a mistake of usage.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+// args makes a wrong number of arguments a mistake of usage; form is how the
+// command is called rightly.
+func args(least, most int, form string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return &usageError{err}
+		switch {
+		case len(a) < least:
+			return usagef("%s needs an argument: %s", cmd.CommandPath(), form)
+		case len(a) > most:
+			return usagef("%s: %q is one argument too many: %s", cmd.CommandPath(), a[most], form)
 		}
 		return nil
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/graph"
 	"github.com/platter-storage/platter/protocol/file"
 	"github.com/platter-storage/platter/serve/probe"
 )
@@ -16,14 +19,16 @@ import (
 type finding struct {
 	Examination *file.Examination  `json:"examination"`
 	Measurement *probe.Measurement `json:"measurement,omitempty"`
-	Advice      []string           `json:"advice"`
+	// NotMeasured is why there is no measurement.
+	NotMeasured string   `json:"not_measured,omitempty"`
+	Advice      []string `json:"advice"`
 }
 
 func newProbe() *cobra.Command {
 	var json, noMeasure, writeTest bool
 	var cellTime time.Duration
 	cmd := &cobra.Command{
-		Use:   "probe PATH",
+		Use:   "probe DISK",
 		Short: "say what storage can do, who says so, and how fast it is",
 		Long: `Probe asks every source about a file or block device: the file system, statx,
 ioctls, sysfs, and trial reads. It shows the limits that follow, each with its
@@ -32,20 +37,30 @@ origin, which engine would carry requests and why, and whether direct I/O works.
 Then it measures reads: with memory aligned and off by 512 bytes, in one piece
 and in scattered pieces, and with each engine. It takes no locks and writes
 nothing, so the disk may be in use; with --write-test it measures writes too, to
-a temporary file of 64 MiB beside PATH.`,
-		Example: "  platter probe disk.img\n  platter probe --write-test disk.img\n  platter probe --json --no-measure /dev/sdb",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, paths []string) error {
-			f, err := examine(paths[0], writeTest)
+a temporary file of 64 MiB beside the disk.
+
+DISK is what serve takes, if a file or block device is at its bottom: a path, a
+URI (file:///srv/disk.img) or an option string, whose options count.`,
+		Example: "  platter probe disk.img\n  platter probe --write-test disk.img\n  platter probe --json --no-measure /dev/sdb\n  platter probe driver=raw,file.filename=disk.img,file.aio=threads",
+		Args:    args(1, 1, "platter probe DISK"),
+		RunE: func(cmd *cobra.Command, disks []string) error {
+			path, opts, err := fileBelow(disks[0])
+			if err != nil {
+				return err
+			}
+			f, err := examine(path, opts, writeTest)
 			if err != nil {
 				return err
 			}
 			if !noMeasure {
-				o := probe.Options{Path: paths[0], Engines: usableEngines(f.Examination), Write: writeTest, CellTime: cellTime, Progress: progress()}
+				o := probe.Options{Path: path, Engines: usableEngines(f.Examination), Write: writeTest, CellTime: cellTime, Progress: progress()}
 				f.Measurement, err = probe.Run(cmd.Context(), o)
 				clearProgress()
+				if errors.Is(err, probe.ErrTooSmall) {
+					f.NotMeasured, err = err.Error(), nil
+				}
 				if err != nil {
-					return fmt.Errorf("measuring %s: %w (--no-measure leaves it away)", paths[0], err)
+					return fmt.Errorf("measuring %s: %w (--no-measure leaves it away)", path, err)
 				}
 			}
 			f.Advice = advice(f)
@@ -57,14 +72,36 @@ a temporary file of 64 MiB beside PATH.`,
 	}
 	cmd.Flags().BoolVar(&json, "json", false, "write JSON")
 	cmd.Flags().BoolVar(&noMeasure, "no-measure", false, "ask, but measure nothing")
-	cmd.Flags().BoolVar(&writeTest, "write-test", false, "measure writes too, to a temporary file beside PATH")
+	cmd.Flags().BoolVar(&writeTest, "write-test", false, "measure writes too, to a temporary file beside the disk")
 	cmd.Flags().DurationVar(&cellTime, "time", 250*time.Millisecond, "how long each line is measured")
 	return cmd
 }
 
+// fileBelow finds the file at the bottom of a disk that is written as for
+// serve, and those of its options that matter to an examination.
+func fileBelow(disk string) (path string, opts block.Values, err error) {
+	vals, err := graph.Disk{Name: disk}.Values()
+	if err != nil {
+		return "", nil, &usageError{err}
+	}
+	for sub := vals.Sub("file"); sub != nil; sub = vals.Sub("file") {
+		vals = sub
+	}
+	if vals["filename"] == "" {
+		return "", nil, usagef("%s: probe looks at files and block devices, and this is neither: there is no storage behind driver %s to ask", disk, vals["driver"])
+	}
+	opts = block.Values{}
+	for _, name := range []string{"aio", "request-align", "mem-align", "segment-align"} {
+		if x, ok := vals[name]; ok {
+			opts[name] = x
+		}
+	}
+	return vals["filename"], opts, nil
+}
+
 // examine asks about the file, and refuses a write test that has no safe place.
-func examine(path string, writeTest bool) (*finding, error) {
-	x, err := file.Examine(path, nil)
+func examine(path string, opts block.Values, writeTest bool) (*finding, error) {
+	x, err := file.Examine(path, opts)
 	if err != nil {
 		return nil, err
 	}

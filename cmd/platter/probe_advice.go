@@ -37,6 +37,8 @@ func advice(f *finding) []string {
 
 func adviseDirect(x *file.Examination, add func(string, ...any)) {
 	switch {
+	case x.NotWorthIt && !x.ByPageCache:
+		return // said above, and nothing to change
 	case !x.Direct:
 		add("direct I/O does not work here, so --cache auto takes writeback: every byte is copied and kept in the page cache; move the disk to storage that has direct I/O if that hurts")
 	case x.ByPageCache:

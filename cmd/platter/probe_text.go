@@ -19,6 +19,9 @@ func (f *finding) writeText(w io.Writer) error {
 	if f.Measurement != nil {
 		writeMeasurement(&b, f.Measurement)
 	}
+	if f.NotMeasured != "" {
+		fmt.Fprintf(&b, "\nnot measured: %s\n", f.NotMeasured)
+	}
 	b.WriteString("\nwhat to change if it is slow\n")
 	for _, s := range f.Advice {
 		fmt.Fprintf(&b, "  - %s\n", s)
@@ -71,10 +74,14 @@ func writeExamination(b *strings.Builder, x *file.Examination) {
 
 func limitText(l file.Limit) string {
 	switch {
+	case strings.HasSuffix(l.Name, "_block") && l.Value == 0, l.Name == "opt_transfer" && l.Value == 0:
+		return "not stated"
 	case l.Name == "max_segments":
 		return fmt.Sprintf("%d elements", l.Value)
 	case l.Value == 0:
-		return "none"
+		return "no limit"
+	case l.Value == 1:
+		return "1 byte"
 	case l.Value%1024 == 0:
 		return block.FormatSize(l.Value)
 	}
@@ -98,7 +105,7 @@ func writeMeasurement(b *strings.Builder, m *probe.Measurement) {
 	}
 	b.WriteString("\n")
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  operation\trequest\taio\trequests/s\t±\tMiB/s\tp50\tp99\tway")
+	fmt.Fprintln(t, "  operation\trequest\t--aio\trequests/s\tvaries by ±\tMiB/s\tp50\tp99\tway inside Platter")
 	for i := range m.Rows {
 		r := &m.Rows[i]
 		fmt.Fprintf(t, "  %s\t%s\t%s\t%.0f\t%.0f %%\t%.0f\t%s\t%s\t%s\n", r.Op, r.Shape, r.Engine, r.Rate, r.Spread*50, r.MiBPerSecond(), duration(r.P50), duration(r.P99), strings.Join(r.Ways, ", "))
@@ -111,7 +118,7 @@ func duration(ns int64) string {
 	d := time.Duration(ns)
 	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
 		if d >= unit {
-			return d.Round(unit / 100).String()
+			return d.Round(unit / 100).String() // "1.23ms"
 		}
 	}
 	return d.String()

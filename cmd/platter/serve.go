@@ -11,7 +11,7 @@ import (
 
 func newServe() *cobra.Command {
 	var file string
-	var json bool
+	var json, verbose, check bool
 	flags := &config.Layer{}
 	cmd := &cobra.Command{
 		Use:   "serve [DISK…]",
@@ -45,7 +45,7 @@ is wrong.`,
 			}
 			return serve.Run(cmd.Context(), serve.Options{
 				Load: func() (*config.Config, error) { return load(file, flags) },
-				Out:  cmd.OutOrStdout(), Err: cmd.ErrOrStderr(), JSON: json,
+				Out:  cmd.OutOrStdout(), Err: cmd.ErrOrStderr(), JSON: json, Verbose: verbose, Check: check, ConfigFile: file,
 			})
 		},
 	}
@@ -53,8 +53,11 @@ is wrong.`,
 	f.SortFlags = false
 	addSettings(cmd, flags)
 	f.StringVar(&file, "config", "", "take settings and disks from `FILE` (YAML) too; SIGHUP reads it again")
-	f.BoolVar(&json, "json", false, "write one JSON object for each event (ready, stats, reloaded, stopped) to standard output")
-	f.BoolFuncP("verbose", "v", "the same as --log-level debug", func(string) error {
+	f.BoolVar(&json, "json", false, "write one JSON object for each event (ready, checked, stats, reloaded, stopped) to standard output")
+	f.BoolVar(&check, "check", false, "open the disks, say how, and end: nothing is made or served (also --dry-run)")
+	f.BoolVar(&check, "dry-run", false, "the same as --check")
+	f.BoolFuncP("verbose", "v", "say all that is known of the disks, and --log-level debug", func(string) error {
+		verbose = true
 		flags.Set("log-level", config.Text{Value: "debug", At: config.Place{Flag: "verbose"}})
 		return nil
 	})

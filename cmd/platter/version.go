@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version", Args: args(cobra.NoArgs),
+		Use: "version", Short: "print the version", Args: args(0, 0, "platter version"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
 			return err
@@ -43,7 +44,7 @@ func version() string {
 
 func newMan() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Short: "write manual pages into a folder", Args: args(cobra.ExactArgs(1)),
+		Use: "man DIR", Short: "write manual pages into a folder", Args: args(1, 1, "platter man DIR"),
 		Example: "  platter man /usr/local/share/man/man1",
 		RunE: func(cmd *cobra.Command, dirs []string) error {
 			if err := os.MkdirAll(dirs[0], 0o755); err != nil {
@@ -51,8 +52,27 @@ func newMan() *cobra.Command {
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			return doc.GenManTree(root, &doc.GenManHeader{Title: "PLATTER", Section: "1", Source: "Platter", Manual: "Platter manual"}, dirs[0])
+			prepareManual(root)
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Platter", Manual: "Platter manual"}, dirs[0])
 		},
+	}
+}
+
+// prepareManual leaves out pages that are for shells, and gives flags the names
+// of their values, in the place of defaults that help has in words.
+func prepareManual(cmd *cobra.Command) {
+	if cmd.Name() == "completion" || cmd.Name() == "help" {
+		cmd.Hidden = true
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		name, usage := pflag.UnquoteUsage(f)
+		f.Usage = usage
+		if f.DefValue = name; f.NoOptDefVal != "" {
+			f.DefValue = f.NoOptDefVal
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		prepareManual(sub)
 	}
 }
 

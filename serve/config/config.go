@@ -43,6 +43,9 @@ type Config struct {
 	// Settings are the effective values of everything that is not of a disk,
 	// by name: what a reload compares.
 	Settings map[string][]Text
+
+	// File is the configuration file's name, empty where there is none.
+	File string
 }
 
 // Disk is one thing to serve.
@@ -59,6 +62,8 @@ type Disk struct {
 	// 0 makes none.
 	Create        int64
 	Preallocation string
+	// Creating are further options of the driver's for making the file.
+	Creating block.Values
 	// IgnoreDiscard: discards succeed without effect.
 	IgnoreDiscard bool
 	// Options are for the driver at the bottom, as cache and aio; Defaults
@@ -73,11 +78,11 @@ type Disk struct {
 // Equal reports whether two disks are described alike.
 func (d *Disk) Equal(o *Disk) bool {
 	a, b := *d, *o
-	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !slices.Equal(a.Exports, b.Exports) {
+	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !maps.Equal(a.Creating, b.Creating) || !slices.Equal(a.Exports, b.Exports) {
 		return false
 	}
 	for _, x := range []*Disk{&a, &b} {
-		x.Options, x.Defaults, x.Exports = nil, nil, nil
+		x.Options, x.Defaults, x.Creating, x.Exports = nil, nil, nil, nil
 	}
 	return reflect.DeepEqual(a, b)
 }
@@ -114,6 +119,8 @@ func (m TLSMode) String() string { return tlsModes[m] }
 
 // Layer is what one source says: the flags and arguments, or a file.
 type Layer struct {
+	// File is the file's name; empty for flags.
+	File string
 	// Settings by name, in the order given.
 	Settings map[string][]Text
 	Disks    []DiskLayer
@@ -150,6 +157,9 @@ func Build(layers ...*Layer) (*Config, error) {
 	c := &Config{Settings: map[string][]Text{}}
 	general := map[string][]Text{}
 	for _, l := range layers {
+		if l.File != "" {
+			c.File = l.File
+		}
 		for name, v := range l.Settings {
 			general[name] = v
 		}

@@ -3,6 +3,7 @@ package config
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -81,7 +82,7 @@ func nameOf(path string) string {
 		return cleanName(vals["node-name"])
 	}
 	prefix := ""
-	for vals[prefix+"file.driver"] != "" {
+	for vals[prefix+"file.driver"] != "" || vals[prefix+"file.filename"] != "" {
 		prefix += "file."
 	}
 	if f := vals[prefix+"filename"]; f != "" {
@@ -183,6 +184,10 @@ func parseExport(t Text) (Export, error) {
 		return Export{}, &Error{At: t.At, Msg: err.Error(), Err: err}
 	}
 	e := Export{At: t.At}
+	if !strings.ContainsAny(t.Value, "=,") && !slices.Contains(exportKeys, t.Value) {
+		e.Name = t.Value // a name alone
+		return e, nil
+	}
 	for k, v := range vals {
 		if err := e.set(k, Text{v, t.At}, t.At); err != nil {
 			return Export{}, err

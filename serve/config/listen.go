@@ -73,8 +73,11 @@ func ParseListen(v Text) (Listen, error) {
 		}
 	case "unix":
 		l.Kind, l.Path = ListenUnix, rest
-		if rest == "" || len(rest) > MaxSocketPath {
-			return l, errorAt(v.At, "%q: the path of a Unix socket has 1 to %d bytes: choose a shorter one", v.Value, MaxSocketPath)
+		if rest == "" {
+			return l, errorAt(v.At, "%q lacks the socket's path: write unix:/run/disk.sock", v.Value)
+		}
+		if len(rest) > MaxSocketPath {
+			return l, errorAt(v.At, "%q: the path of a Unix socket has at most %d bytes: choose a shorter one", v.Value, MaxSocketPath)
 		}
 		return l, nil
 	case "systemd":
@@ -93,7 +96,8 @@ func ParseListen(v Text) (Listen, error) {
 	return parseTCP(l, v.Value, v)
 }
 
-// parseTCP reads HOST:PORT, or HOST alone with NBD's port.
+// parseTCP reads HOST:PORT, or HOST alone with NBD's port. No host, or *, is
+// every address of this machine.
 func parseTCP(l Listen, s string, v Text) (Listen, error) {
 	const forms = "write unix:PATH, HOST:PORT, [::1]:PORT, systemd, fd:NUMBER or auto"
 	switch {
@@ -112,6 +116,9 @@ func parseTCP(l Listen, s string, v Text) (Listen, error) {
 		} else {
 			return l, errorAt(v.At, "%q is not an address: %s", v.Value, forms)
 		}
+	}
+	if host == "*" {
+		host = "" // every address, as other programs write it
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		return l, errorAt(v.At, "%q: the port %q is not a number from 0 (any) to 65535", v.Value, port)

@@ -92,6 +92,8 @@ var Settings = []Setting{
 		disk: func(d *Disk, v Text) error { return setSize(&d.Create, v, 1) }},
 	{Name: "preallocation", Value: "MODE", Default: "off", Allowed: []string{"off", "falloc", "full"}, Help: "what --create does about the space: nothing, reserve it, or write it",
 		disk: func(d *Disk, v Text) error { d.Preallocation = v.Value; return nil }},
+	{Name: "create-options", Value: "NAME=VALUE,...", Help: "further options of the driver for --create, such as nocow=on or extent-size-hint=4M (platter drivers file)",
+		disk: func(d *Disk, v Text) error { return setValues(&d.Creating, v) }},
 	{Name: "format", Short: "f", Value: "FORMAT", Default: "raw, unless the disk begins like another format", Help: "the format of the disk",
 		disk: func(d *Disk, v Text) error { d.Format = v.Value; return nil }},
 	{Name: "read-only", Short: "r", Help: "open the disk for reading only", Default: "off",
@@ -234,6 +236,15 @@ func setBool(to *bool, v Text) error {
 	return nil
 }
 
+func setValues(to *block.Values, v Text) error {
+	vals, err := block.ParseOptions(v.Value)
+	if err != nil {
+		return &Error{At: v.At, Msg: err.Error(), Err: err}
+	}
+	*to = vals
+	return nil
+}
+
 func setInt(to *int, v Text, least, most int) error {
 	n, err := strconv.Atoi(v.Value)
 	if err != nil || n < least || n > most {
@@ -249,10 +260,17 @@ func setSize(to *int64, v Text, least int64) error {
 		return &Error{At: v.At, Msg: err.Error(), Err: err}
 	}
 	if n < least {
-		return errorAt(v.At, "%q is too small: at least %s", v.Value, block.FormatSize(least))
+		return errorAt(v.At, "%q is too small: at least %s", v.Value, sizeText(least))
 	}
 	*to = n
 	return nil
+}
+
+func sizeText(n int64) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return block.FormatSize(n)
 }
 
 func setDuration(to *time.Duration, v Text) error {

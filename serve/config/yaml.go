@@ -2,10 +2,12 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -18,14 +20,32 @@ import (
 func LoadFile(name string) (*Layer, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, &Error{At: Place{Flag: "config"}, Msg: err.Error(), Err: err}
+		return nil, errorAt(Place{Flag: "config"}, "%s: %v", name, ReadError(err))
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
 	if err != nil {
-		return nil, &Error{At: Place{Flag: "config"}, Msg: err.Error(), Err: err}
+		return nil, errorAt(Place{Flag: "config"}, "%s: %v", name, ReadError(err))
 	}
 	return Parse(name, text)
+}
+
+// ReadError says why a file cannot be read, and what to do; the file's name is
+// the caller's to add.
+func ReadError(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return errors.New("it does not exist: check the path")
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("it may not be read by user %d: change its mode or owner", os.Getuid())
+	case errors.Is(err, syscall.EISDIR):
+		return errors.New("it is a folder: name a file")
+	}
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 // Parse reads the text of a configuration file; name is for messages.
@@ -38,7 +58,7 @@ func Parse(name string, text []byte) (*Layer, error) {
 	if err != nil {
 		return nil, r.syntax(err)
 	}
-	l := &Layer{}
+	l := &Layer{File: name}
 	docs := slices.DeleteFunc(file.Docs, func(d *ast.DocumentNode) bool { return d.Body == nil })
 	switch {
 	case len(docs) == 0:

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/platter-storage/platter/block"
@@ -31,6 +32,9 @@ func (a *area) size() int64 {
 	return n
 }
 
+// ErrTooSmall is wrapped where a disk has no room for a single request.
+var ErrTooSmall = errors.New("the disk is too small to measure")
+
 // findArea looks for data, because a read of a hole never reaches the device.
 func findArea(env *block.Env, c *block.Child) (*area, error) {
 	q := block.NewQueue(env, block.NewQueueGroup())
@@ -53,7 +57,7 @@ func findArea(env *block.Env, c *block.Child) (*area, error) {
 		return a, nil
 	}
 	if size < areaAlign {
-		return nil, fmt.Errorf("the disk has %d bytes, which is too little to measure", size)
+		return nil, fmt.Errorf("%w: %d bytes, and the least is %d", ErrTooSmall, size, areaAlign)
 	}
 	return &area{runs: []run{{0, min(size, maxArea) / areaAlign * areaAlign}}, holes: true}, nil
 }

@@ -102,8 +102,8 @@ type runner struct {
 
 // open opens path as serve would, but takes no lock.
 func (r *runner) open(path, aio string, readOnly bool) (*block.Child, func(), error) {
-	d := graph.Disk{Name: path, Format: "raw", Protocol: block.Values{"cache": "auto", "locking": "off", "aio": aio}}
-	in, err := r.graph.Open(r.ctx, d, "", readOnly)
+	// As options, because a path may look like something else.
+	in, err := r.graph.Add(r.ctx, block.Values{"driver": "raw", "file.driver": "file", "file.filename": path, "file.cache": "auto", "file.locking": "off", "file.aio": aio}, readOnly)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -63,7 +63,7 @@ func TestSmallAndEmptyDisks(t *testing.T) {
 		t.Errorf("4096 bytes: %+v, %v", m, err)
 	}
 	o.Path = disk(t, 4092)
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "too little to measure") {
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "too small to measure: 4092 bytes") {
 		t.Errorf("4092 bytes: %v", err)
 	}
 	if err := os.Truncate(o.Path, 0); err != nil {
