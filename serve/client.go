@@ -63,10 +63,14 @@ func uriText(u nbd.URI) string {
 // certificateFolder is a folder with the authority's certificate, for the
 // lines of clients: beside the server's own, where nothing better is known.
 func certificateFolder(t config.TLS) string {
+	file := t.Cert
 	if t.CA != "" {
-		return filepath.Dir(t.CA)
+		file = t.CA
 	}
-	return filepath.Dir(t.Cert)
+	if abs, err := filepath.Abs(file); err == nil {
+		file = abs // the lines are pasted elsewhere
+	}
+	return filepath.Dir(file)
 }
 
 // certificatesText says which files a client needs, and where the lines above
@@ -76,10 +80,10 @@ func certificatesText(t config.TLS) string {
 	case t.Mode == config.TLSOff:
 		return ""
 	case t.VerifyClient:
-		return fmt.Sprintf("clients need, in one folder on their machine: ca-cert.pem (who signed the server's certificate), client-cert.pem and client-key.pem (signed by an authority of %s); the lines above say %s",
+		return fmt.Sprintf("clients need, in one folder on their machine: ca-cert.pem (who signed the server's certificate), client-cert.pem and client-key.pem (signed by an authority of %s); the lines above look for them in %s",
 			t.CA, certificateFolder(t))
 	}
-	return fmt.Sprintf("clients need, in a folder on their machine: ca-cert.pem (who signed the server's certificate); the lines above say %s", certificateFolder(t))
+	return fmt.Sprintf("clients need, in a folder on their machine: ca-cert.pem (who signed the server's certificate); the lines above look for it in %s", certificateFolder(t))
 }
 
 // clientLines are commands that use the export: ready to be pasted.

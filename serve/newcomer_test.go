@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/internal/testutil"
 	"github.com/platter-storage/platter/serve"
 )
@@ -304,5 +305,59 @@ func TestManualPagesHadNoValueNames(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(dir + "/*completion*"); len(left) > 0 {
 		t.Errorf("pages of completion: %v", left)
+	}
+}
+
+// TestHowToMakeCertificatesWasNowhere runs the commands of the page.
+func TestHowToMakeCertificatesWasNowhere(t *testing.T) {
+	page, err := os.ReadFile("../docs/tls.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(string(page), "```sh\n")
+	script, _, _ = strings.Cut(script, "```")
+	_, after, ok := strings.Cut(script, "\n")
+	if !ok {
+		t.Fatal("the page has no commands")
+	}
+	for _, key := range []string{"ec -pkeyopt ec_paramgen_curve:P-256", "rsa:3072"} {
+		if !strings.Contains(script, key) {
+			t.Errorf("the page lacks %s", key)
+		}
+		dir := folder(t)
+		cmd := exec.Command("sh", "-ec", "KEY='"+key+"'\n"+after)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", key, err, out)
+		}
+		p := launch(t, func(c *exec.Cmd) { c.Dir = dir }, "--listen", "localhost:0", "--tls-cert", "server-cert.pem", "--tls-key", "server-key.pem",
+			"--tls-ca", "ca-cert.pem", "--tls-verify-client", "mem:1M")
+		r := p.ready()
+		for _, line := range r.Disks[0].Exports[0].Commands[:2] {
+			if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil || !strings.Contains(string(out), "1048576") {
+				t.Errorf("%s: %s: %v\n%s", key, line, err, out)
+			}
+		}
+		if last := r.Disks[0].Exports[0].Commands[3]; !strings.HasSuffix(last, " -x -A "+dir+"/ca-cert.pem -F "+dir+"/client-cert.pem -K "+dir+"/client-key.pem") {
+			t.Errorf("the line of nbd-client: %s", last)
+		}
+		if !strings.Contains(r.Certificates, "client-key.pem") || !strings.HasSuffix(r.Certificates, " in "+dir) {
+			t.Errorf("where certificates go: %s", r.Certificates)
+		}
+	}
+}
+
+// TestWaysReadAsDirectIO: the word for "neither copied nor padded" is no other's,
+// and each way is explained.
+func TestWaysReadAsDirectIO(t *testing.T) {
+	page, err := os.ReadFile("../docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range block.NumPaths {
+		name := block.PathName(i)
+		if name == "direct" || !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/serve.md does not explain %s", name)
+		}
 	}
 }

@@ -266,9 +266,7 @@ func (c *conn) logEnd(err error) {
 func (c *conn) logHandshake(err error) {
 	switch {
 	case errors.Is(err, wire.ErrPlain):
-		if held, ok := c.srv.limits.allow(time.Now()); ok {
-			c.srv.log.Info("client refused: this server requires TLS and the client did not start it (nbds:// in a URI)", "peer", c.peer, "lines_left_out_before", held)
-		}
+		c.srv.log.Info("client refused: this server requires TLS and the client did not start it (nbds:// in a URI)", "peer", c.peer)
 	case errors.Is(err, wire.ErrAborted), errors.Is(err, io.EOF):
 		c.srv.log.Debug("client left without using an export", "peer", c.peer)
 	default:

@@ -117,7 +117,7 @@ func (x *Examination) resolve(c *config, sys system, refused error) error {
 	if err != nil {
 		return err
 	}
-	x.Direct, x.DirectReason = refused == nil, "the file takes direct I/O: "+alignText(res.limits)
+	x.Direct, x.DirectReason = refused == nil, "works, with "+alignText(res.limits)
 	if err := notWorthIt(res); refused == nil && err != nil {
 		x.NotWorthIt = true
 		x.DirectReason = fmt.Sprintf("accepted, but cache=auto does without: %v", err)
