@@ -20,7 +20,8 @@ import (
 	"syscall"
 
 	"github.com/platter-storage/platter/block"
-	_ "github.com/platter-storage/platter/format/all" // what Open can open
+	_ "github.com/platter-storage/platter/filter/all" // what Open can open
+	_ "github.com/platter-storage/platter/format/all"
 	"github.com/platter-storage/platter/graph"
 	"github.com/platter-storage/platter/internal/realenv"
 	_ "github.com/platter-storage/platter/protocol/all"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/platter-storage/platter/serve/config"
 
+	_ "github.com/platter-storage/platter/filter/all"
 	_ "github.com/platter-storage/platter/format/all"
 	_ "github.com/platter-storage/platter/protocol/all"
 )
