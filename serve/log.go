@@ -12,7 +12,7 @@ import (
 func NewLog(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
+		return slog.New(GroupFailures(slog.NewJSONHandler(w, o), failurePeriod))
 	}
 	if os.Getenv("JOURNAL_STREAM") != "" {
 		o.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
@@ -22,5 +22,5 @@ func NewLog(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
 			return a
 		}
 	}
-	return slog.New(slog.NewTextHandler(w, o))
+	return slog.New(GroupFailures(slog.NewTextHandler(w, o), failurePeriod))
 }

@@ -1,12 +1,16 @@
 package serve_test
 
 import (
+	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/internal/testutil"
@@ -284,6 +288,50 @@ func TestThereWasNoWayToLookFirst(t *testing.T) {
 	p.ready()
 	expect(t, 0, "serve --check "+a, "not opened: ", "is in use: ")
 	expect(t, 0, "--version", "platter ")
+}
+
+func TestAFailingDiskFloodedTheLog(t *testing.T) {
+	var text lockedText
+	level := new(slog.LevelVar)
+	log := slog.New(serve.GroupFailures(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}), 50*time.Millisecond))
+	for i := range 30 {
+		args := []any{"export", "vm", "error", fmt.Errorf("read at %d: %w", i, syscall.EIO)}
+		if i == 29 {
+			args = append(args, "lines_left_out_before", 70)
+		}
+		log.Warn("request failed", args...)
+	}
+	log.Warn("request failed", "export", "vm", "error", fmt.Errorf("write: %w", syscall.ENOSPC))
+	log.Warn("another matter")
+	for deadline := time.Now().Add(testutil.StartTimeout); !strings.Contains(text.String(), "repeated=99"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no count:\n%s", text.String())
+		}
+	}
+	if n := strings.Count(text.String(), "read at "); n != 2 || !strings.Contains(text.String(), "read at 0") || !strings.Contains(text.String(), "read at 29") {
+		t.Errorf("%d lines about the same failure:\n%s", n, text.String())
+	}
+	if !strings.Contains(text.String(), "write: no space") || !strings.Contains(text.String(), "another matter") {
+		t.Errorf("others are lost:\n%s", text.String())
+	}
+}
+
+// lockedText is a text that several goroutines write.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestCreatingOptionsCouldNotBeGiven(t *testing.T) {

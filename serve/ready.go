@@ -144,7 +144,7 @@ func (r *Ready) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "%s\n\n", r.Certificates)
 	}
 	if r.checked {
-		fmt.Fprintf(&b, "checked: %d disks; nothing is served and nothing was made\n", len(r.Disks))
+		fmt.Fprintf(&b, "checked: %s; nothing is served and nothing was made\n", plural(len(r.Disks), "disk"))
 		_, err := io.WriteString(w, b.String())
 		return err
 	}
@@ -155,6 +155,14 @@ func (r *Ready) WriteText(w io.Writer) error {
 	fmt.Fprintln(&b, "; Ctrl-C or SIGTERM ends it, SIGUSR1 prints statistics")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// plural is a number of things: 1 disk, 2 disks.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // writeText writes the disk: path and size, how it is opened, its exports.

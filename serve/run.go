@@ -175,7 +175,7 @@ const sameWish = 200 * time.Millisecond
 // stop ends the daemon, unless a second signal says that it must not take the
 // time.
 func (p *program) stop(why string, stats bool) error {
-	p.log.Info("stopping: no more clients, requests in flight are finished, disks are made durable", "because", why)
+	p.log.Info("stopping: no more clients, requests in flight are finished, disks are flushed and closed", "because", why)
 	p.notify(daemon.SdNotifyStopping)
 	began, fates := time.Now(), p.d.fates()
 	done := make(chan error, 1)
