@@ -161,7 +161,7 @@ func (p *program) reload(ctx context.Context, old *config.Config) *config.Config
 
 // reloaded says what has changed, and to programs also what is served now.
 func (p *program) reloaded(changes []string, err error) {
-	r := &Reloaded{Ready: *p.d.Ready(), Changes: changes, file: p.ConfigFile}
+	r := &Reloaded{Ready: *p.d.Ready(), Changes: append([]string{}, changes...), file: p.ConfigFile}
 	if err != nil {
 		r.Error = err.Error()
 	}
