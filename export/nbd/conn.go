@@ -85,6 +85,7 @@ type reader struct {
 	batch   int       // requests since it last waited
 	alone   bool      // nothing was in flight when the batch began
 	streak  int       // batches of one request in a row
+	rest    []byte    // for sendRest
 	noMap   bool      // the disk in memory is a file: nothing to map here
 	pace    pace
 	inPlace bool // the request just read is served by the reader

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +202,42 @@ func TestAnswersBeforeTheEnd(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Other replies do not get into the middle of a long one, however slowly the
+// client takes it and whether or not the disk lets it be mapped to the end.
+func TestNothingGetsIntoALongReply(t *testing.T) {
+	for _, memory := range []int64{MinMemory, DefaultMemory} {
+		t.Run(fmt.Sprint(memory), func(t *testing.T) {
+			env := blocktest.NewEnv(t)
+			var n atomic.Uint64
+			env.FastLane = func() bool { return n.Add(1)%3 != 0 }
+			r := newRig(t, env, Config{Memory: memory}, Export{Child: disk(t, env, "mem", 64*mib)})
+			want := pattern(16*mib, 5)
+			if err := r.dial(wire.ClientConfig{}, wire.ClientOptions{}).Pwrite(want, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			c := r.raw(wire.ClientConfig{})
+			const rounds, others = 5, 6
+			for i := range uint64(rounds) {
+				var b []byte
+				for k := range uint64(others) { // long enough for workers
+					b = append(b, request(wire.CmdWriteZeroes, 0, 1000+k, 32*mib+2*mib*k, 2*mib)...)
+				}
+				c.send(append(b, request(wire.CmdRead, 0, i, 0, 16*mib)...))
+				for range others + 1 {
+					time.Sleep(time.Millisecond)
+					rep := c.simple()
+					if rep.Errno != 0 {
+						t.Fatalf("reply %+v", rep)
+					}
+					if rep.Cookie < 1000 && !bytes.Equal(c.recv(16*mib), want) {
+						t.Fatal("the reply has other bytes")
+					}
+				}
+			}
+		})
 	}
 }
 

@@ -16,6 +16,10 @@ import (
 // is sent from where it lies.
 const maxCopied = 16 << 10
 
+// restLen is the piece in which the rest of a reply is sent that could be
+// mapped at first.
+const restLen = 64 << 10
+
 // mapRead asks where a read's bytes are. It answers only if they are nowhere
 // or in memory.
 func (c *conn) mapRead(rq *block.Req, off, n int64) (block.Mapping, bool) {
@@ -144,12 +148,12 @@ func (e *readError) Unwrap() error { return e.err }
 
 func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
 	if c.sock == nil || c.noMap || !c.inline {
-		return c.sendPieces(req, rq, int64(rq.Offset), int64(rq.Length))
+		return c.sendPieces(req, rq)
 	}
 	m, ok := c.mapRead(req, int64(rq.Offset), int64(rq.Length))
 	if !ok {
 		c.noMap = m.Kind == block.MapFile
-		return c.sendPieces(req, rq, int64(rq.Offset), int64(rq.Length))
+		return c.sendPieces(req, rq)
 	}
 	if err := c.outRoom(wire.MaxReplyHead); err != nil {
 		return err
@@ -166,14 +170,35 @@ func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
 		}
 	}
 	c.out = c.out[:at+c.putDataHead(b, rq)]
-	return c.sendMapped(req, rq, long)
+	return c.sendMapped(req, long)
 }
 
-// sendMapped sends all of the out buffer and then the mapped bytes.
-func (c *conn) sendMapped(req *block.Req, rq *wire.Request, long mapped) error {
+// sendMapped sends all of the out buffer and then the mapped bytes. Nobody else
+// may send before the last of them.
+func (c *conn) sendMapped(req *block.Req, long mapped) error {
 	long.head = c.out
 	c.sendMu.Lock()
 	rest, err := c.sock.writeMapped(long)
+	if err == nil && rest.n > 0 {
+		err = c.sendRest(req, rest)
+	}
+	return c.sentLong(err)
+}
+
+// sendRest sends what a node has declined to map in the middle of a reply.
+func (c *conn) sendRest(req *block.Req, rest mapped) error {
+	if c.rest == nil {
+		c.rest = alignedBytes(restLen, block.MaxAlign)
+	}
+	if err := c.link.write(append(c.iov[:0], rest.head)); err != nil {
+		return err
+	}
+	return c.sendFrom(req, c.rest, rest.off, rest.n)
+}
+
+// sentLong ends the sending of a long reply: the out buffer is sent, and sendMu
+// is given up. After an error the client cannot be told but by hanging up.
+func (c *conn) sentLong(err error) error {
 	c.sendMu.Unlock()
 	c.out = c.out[:0]
 	if err != nil {
@@ -181,20 +206,16 @@ func (c *conn) sendMapped(req *block.Req, rq *wire.Request, long mapped) error {
 		return err
 	}
 	c.kick()
-	if rest.n == 0 {
-		return nil
-	}
-	// The node declined in the middle; the header is out, or comes first now.
-	c.out = append(c.out, rest.head...)
-	return c.sendRest(req, rest.off, rest.n)
+	return nil
 }
 
 // sendPieces reads and sends piece by piece. If the first read fails, nothing
 // has been sent.
-func (c *conn) sendPieces(req *block.Req, rq *wire.Request, off, n int64) error {
+func (c *conn) sendPieces(req *block.Req, rq *wire.Request) error {
 	s := c.takeSlot()
 	defer c.releaseMine(s)
-	k := c.hold(s, int(min(n, bufpool.MaxBuf)), false)
+	off, n := int64(rq.Offset), int64(rq.Length)
+	k := int64(c.hold(s, int(min(n, bufpool.MaxBuf)), false))
 	if err := c.readNow(req, off, c.vec1(s.vec[0])); err != nil {
 		return &readError{err}
 	}
@@ -202,48 +223,27 @@ func (c *conn) sendPieces(req *block.Req, rq *wire.Request, off, n int64) error 
 		return err
 	}
 	c.out = c.out[:len(c.out)+c.putDataHead(c.out[len(c.out):cap(c.out)], rq)]
-	if err := c.sendNow(s.vec[0]); err != nil {
-		return err
+	c.sendMu.Lock()
+	err := c.link.write(append(c.iov[:0], c.out, s.vec[0]))
+	if err == nil {
+		err = c.sendFrom(req, s.vec[0], off+k, n-k)
 	}
-	return c.sendFrom(req, s.vec[0], off+int64(k), n-int64(k))
+	return c.sentLong(err)
 }
 
-// sendRest sends what is left of a reply that has been begun.
-func (c *conn) sendRest(req *block.Req, off, n int64) error {
-	s := c.takeSlot()
-	defer c.releaseMine(s)
-	c.hold(s, int(min(n, bufpool.MaxBuf)), false)
-	return c.sendFrom(req, s.vec[0], off, n)
-}
-
-// sendFrom reads and sends n bytes through buf. The reply's header is out: an
-// error can only be shown by closing the connection.
+// sendFrom reads and sends n bytes through buf. Called with sendMu held.
 func (c *conn) sendFrom(req *block.Req, buf []byte, off, n int64) error {
 	for n > 0 {
 		b := buf[:min(int64(len(buf)), n)]
 		if err := c.readNow(req, off, c.vec1(b)); err != nil {
-			c.cut()
 			return err
 		}
-		if err := c.sendNow(b); err != nil {
+		if err := c.link.write(append(c.iov[:0], b)); err != nil {
 			return err
 		}
 		off, n = off+int64(len(b)), n-int64(len(b))
 	}
 	return nil
-}
-
-// sendNow sends the out buffer and b behind it.
-func (c *conn) sendNow(b []byte) error {
-	c.sendMu.Lock()
-	iov := append(c.iov[:0], c.out, b)
-	err := c.link.write(iov)
-	c.sendMu.Unlock()
-	c.out = c.out[:0]
-	if err != nil {
-		c.cut()
-	}
-	return err
 }
 
 // store writes src, all of a request's data or a piece of it, in place.

@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -14,6 +15,7 @@ import (
 // to be cleaned up is made.
 func noLeaks(t testing.TB) {
 	t.Helper()
+	startPoller(t)
 	fds := descriptors(t)
 	t.Cleanup(func() {
 		var left string
@@ -26,6 +28,15 @@ func noLeaks(t testing.TB) {
 		}
 		t.Error(left)
 	})
+}
+
+// startPoller makes the runtime open the descriptors that it keeps.
+func startPoller(t testing.TB) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
 }
 
 func leftovers(t testing.TB, fds int) string {

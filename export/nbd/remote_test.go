@@ -147,8 +147,9 @@ func TestModelWithFaults(t *testing.T) {
 	blocktest.Model(t, func(t testing.TB) []*block.Child {
 		env := blocktest.NewEnv(t)
 		em, child := emulated(t, env, blocktest.EmulatorConfig{Size: mib, Fast: true, Seed: rand.Uint64()})
-		em.Inject(&blocktest.Fault{Rule: inject.Rule{Chance: 0.05}, Err: syscall.EIO})
-		em.Inject(&blocktest.Fault{Rule: inject.Rule{Chance: 0.1}, DelayNs: 200_000})
+		moves := blocktest.OpBit(block.OpRead) | blocktest.OpBit(block.OpWrite)
+		em.Inject(&blocktest.Fault{Rule: inject.Rule{Ops: moves, Chance: 0.05}, Err: syscall.EIO})
+		em.Inject(&blocktest.Fault{Rule: inject.Rule{Ops: moves, Chance: 0.1}, DelayNs: 200_000})
 		r := newRig(t, env, Config{}, Export{Child: child})
 		return []*block.Child{r.remote(modes[0].cfg), r.remote(modes[2].cfg)}
 	}, blocktest.ModelConfig{Ops: 800, Workers: 6, Area: mib, AnyAfterDiscard: true, Faults: true})

@@ -53,11 +53,15 @@ func newSock(nc net.Conn) *sock {
 	return s
 }
 
-func (s *sock) read(p []byte) (int, error) { return s.nc.Read(p) }
+func (s *sock) read(p []byte) (int, error) { return s.readv(p, nil) }
 
-// readv reads into p and, once it is full, into ahead: one byte at least.
+// readv reads into p and, once it is full, into ahead, which may be empty: one
+// byte at least.
 func (s *sock) readv(p, ahead []byte) (int, error) {
-	s.riov[0].Base, s.riov[1].Base = &p[0], &ahead[0]
+	s.riov[0].Base = &p[0]
+	if len(ahead) > 0 {
+		s.riov[1].Base = &ahead[0]
+	}
 	s.riov[0].SetLen(len(p))
 	s.riov[1].SetLen(len(ahead))
 	if err := s.rc.Read(s.readFn); err != nil {

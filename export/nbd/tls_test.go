@@ -62,9 +62,7 @@ func TestTLS(t *testing.T) {
 						t.Errorf("without TLS: %v", err)
 					}
 					c := r.dial(withTLS(m.cfg, TLSRequired, client), wire.ClientOptions{})
-					if l := r.Connections(); !l[len(l)-1].TLS {
-						t.Error("status does not show TLS")
-					}
+					waitFor(t, "status to show TLS", func() bool { l := r.Connections(); return l[len(l)-1].TLS })
 					bystanderAt(t, c, 0, 2)
 					if err := c.Trim(0, 65536, 0); err != nil {
 						t.Error(err)
