@@ -46,8 +46,9 @@ type IO struct {
 	// Err is nil or a syscall.Errno, set before Done.
 	Err error
 
-	// Done is called exactly once, on a goroutine of the engine's. It must
-	// not block and must not submit on the same engine.
+	// Done is called exactly once, on a goroutine of the engine's or, for
+	// files that never block, on the submitter's before Submit returns. It
+	// must not block.
 	Done func(*IO)
 	// Owner is the submitter's own, untouched by the engine: typically an
 	// index into its table of slots.
