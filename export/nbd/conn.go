@@ -170,7 +170,10 @@ func (c *conn) begin() {
 	c.mu.Unlock()
 	c.share.init(c.srv.mem, cfg.MaxInFlightBytes)
 	c.in.buf = make([]byte, inLen)
-	c.out = make([]byte, 0, outLen)
+	c.out = make([]byte, 0, shortOut)
+	if c.inline || c.cached {
+		c.out = make([]byte, 0, outLen)
+	}
 	c.ios = make([]*rawio.IO, 0, cfg.MaxInFlight)
 	c.slots = make([]*slot, cfg.MaxInFlight)
 	c.one = make(block.Vec, 1)

@@ -10,8 +10,11 @@ import (
 
 // Sizes of what each connection has of its own, in bytes.
 const (
-	inLen  = 256 << 10 // read buffer
-	outLen = 128 << 10 // replies of requests served by the reader
+	inLen = 128 << 10 // read buffer
+	// outLen is for the replies of requests served by the reader: 32 of
+	// 4 KiB and a bit, the most that a common client has in flight.
+	outLen   = 160 << 10
+	shortOut = 8 << 10 // where it serves none
 	// maxBuffered is the largest payload that goes through the read buffer;
 	// a larger one is received where it is wanted.
 	maxBuffered = 16 << 10

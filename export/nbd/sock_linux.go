@@ -38,8 +38,16 @@ type sock struct {
 	npending  int
 }
 
+// sendBuf is the send buffer that a UNIX socket is given, as far as the system
+// lets it (net.core.wmem_max): a long reply takes fewer rounds then. TCP finds
+// its own size.
+const sendBuf = 1 << 20
+
 // newSock uses nc as a plain socket, or returns nil where it is something else.
 func newSock(nc net.Conn) *sock {
+	if uc, ok := nc.(*net.UnixConn); ok {
+		_ = uc.SetWriteBuffer(sendBuf) // works as well without
+	}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil
