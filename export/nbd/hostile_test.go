@@ -283,7 +283,7 @@ func TestFloodOfNonsense(t *testing.T) {
 // The log's limit: a burst passes, then one line a period, with the number of
 // those left out.
 func TestLogLimit(t *testing.T) {
-	l := newLogLimit()
+	l := newLogLimit(logBurst)
 	now := l.last
 	for i := range 3 * logBurst {
 		if _, ok := l.allow(now); ok != (i < logBurst) {

@@ -150,13 +150,15 @@ func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
 	if c.sock == nil || c.noMap || !c.inline {
 		return c.sendPieces(req, rq)
 	}
+	// Room first: making it may wait for the client, or fail, and neither may
+	// happen while the request is in flight at the disk.
+	if err := c.outRoom(wire.MaxReplyHead); err != nil {
+		return err
+	}
 	m, ok := c.mapRead(req, int64(rq.Offset), int64(rq.Length))
 	if !ok {
 		c.noMap = m.Kind == block.MapFile
 		return c.sendPieces(req, rq)
-	}
-	if err := c.outRoom(wire.MaxReplyHead); err != nil {
-		return err
 	}
 	at := len(c.out)
 	b := c.out[at:cap(c.out)]

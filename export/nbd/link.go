@@ -4,7 +4,6 @@ import (
 	"io"
 	"sync"
 
-	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/internal/sys"
 	wire "github.com/platter-storage/platter/wire/nbd"
 )
@@ -18,16 +17,6 @@ type link interface {
 	readv(p, ahead []byte) (int, error)
 	// write writes all of bufs, in order, and may change the elements.
 	write(bufs [][]byte) error
-}
-
-// mapped is a part of the disk on its way to the client.
-type mapped struct {
-	c     *conn
-	req   *block.Req
-	head  []byte // to be sent first
-	off   int64
-	n     int64
-	bytes []byte // the mapping, while there is one: n bytes
 }
 
 // streamBuf is how much a stream gathers before it hands it on.

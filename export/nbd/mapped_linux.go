@@ -4,8 +4,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/platter-storage/platter/block"
 )
 
 // writeMapped sends m.head and then the bytes of the disk that m describes,
@@ -56,36 +54,4 @@ func (s *sock) writev2(fd uintptr, a, b []byte) (int, syscall.Errno) {
 		}
 	}
 	return writev(fd, s.wiov[:n])
-}
-
-// refresh maps what is left unless it is mapped.
-func (m *mapped) refresh() bool {
-	if m.bytes != nil {
-		return true
-	}
-	mp, ok := m.c.mapRead(m.req, m.off, m.n)
-	if !ok {
-		return false
-	}
-	m.bytes = mp.Mem
-	if mp.Kind == block.MapZero {
-		m.bytes = zeroes()[:m.n]
-	}
-	return true
-}
-
-// finish lets go of the mapping.
-func (m *mapped) finish() {
-	if m.bytes != nil {
-		_, _ = m.c.child.Finish(m.req, m.n, m.n, nil) // cannot fail without an error to hand on
-		m.bytes = nil
-	}
-}
-
-// advance notes that n bytes have been sent.
-func (m *mapped) advance(n int) {
-	k := min(n, len(m.head))
-	m.head = m.head[k:]
-	m.off += int64(n - k)
-	m.n -= int64(n - k)
 }

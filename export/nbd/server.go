@@ -23,6 +23,7 @@ type Server struct {
 	log     *slog.Logger
 	mem     *memory
 	limits  *logLimit     // of lines about failed requests and clients
+	coming  *logLimit     // of lines about clients that come and go
 	places  chan struct{} // one element a connection that is served; nil without a limit
 	done    chan struct{} // closed when Shutdown begins
 	scratch chan *extents // for block status
@@ -41,7 +42,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(), done: make(chan struct{}),
+		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(logBurst), coming: newLogLimit(comingBurst), done: make(chan struct{}),
 		scratch: make(chan *extents, maxScratch),
 		conns:   map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
 	}
