@@ -1,6 +1,7 @@
 package block
 
 import (
+	"errors"
 	"sync"
 	"syscall"
 )
@@ -75,18 +76,38 @@ func (fs *flushes) wakeAll() {
 
 // flushNode flushes, and remembers for good that a flush failed: the kernel
 // may have dropped what it could not write, so that a later success would
-// promise what is lost. Running out of space loses nothing.
+// promise what is lost. Running out of space is not remembered: the disk goes on
+// when there is space again.
 func (in *Instance) flushNode(rq *Req) error {
 	if in.flushLost.Load() {
 		return errFlushLost
 	}
 	err := in.node.Flush(rq)
 	if err != nil && !IsNotSupported(err) && !transient(Errno(err)) {
-		in.flushLost.Store(true)
-		in.env.Log.Error("a flush failed: flush and FUA fail from now on until the disk is reopened; reads go on",
-			"node", in.label(), "error", err)
+		in.loseFlush(err)
 	}
 	return err
+}
+
+func (in *Instance) loseFlush(err error) {
+	in.flushLost.Store(true)
+	in.env.Log.Error("a flush failed: flush and FUA fail from now on until the disk is reopened; reads go on",
+		"node", in.label(), "error", err)
+}
+
+// durableFailed hears of a native FUA write that failed. In the page cache it
+// may have consumed the kernel's only report that an earlier write was lost, so
+// no later flush may succeed. Without one, a flush tells whether the storage
+// still makes durable what it has.
+func (in *Instance) durableFailed(rq *Req, err error) {
+	e := Errno(err)
+	switch {
+	case IsNotSupported(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || transient(e):
+	case in.node.Info().Cached:
+		in.loseFlush(err)
+	default:
+		_ = in.flush(rq) // which remembers if it fails
+	}
 }
 
 func transient(e syscall.Errno) bool {

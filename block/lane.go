@@ -22,7 +22,7 @@ func (c *Child) Map(rq *Req, op Op, off int64, v Vec, fl Flags) (Mapping, bool) 
 		// The size again: it may have shrunk before the entry was there.
 		if off <= c.info.Size()-n {
 			if m, ok := c.mapper.Map(rq, op, off, v, fl); ok {
-				f.child, f.op, f.cookie = c, op, m.Cookie
+				f.child, f.op, f.fl, f.cookie = c, op, fl, m.Cookie
 				return m, true
 			}
 		}
@@ -64,6 +64,10 @@ func (c *Child) mappable(op Op, off int64, v Vec, fl Flags) bool {
 // rq, and on a goroutine that may wait.
 func (c *Child) Finish(rq *Req, want, n int64, err error) (result error, again bool) {
 	again = err == nil && n != want || err != nil && mendable(err)
+	if inner := rq.frames[rq.depth-1]; err != nil && inner.op == OpWrite && inner.fl&FUA != 0 && Errno(err) != syscall.EINVAL && !transient(Errno(err)) {
+		// What it means for earlier writes takes asking, and waiting.
+		again, rq.doubt = true, inner.child.in
+	}
 	if err == nil && again {
 		err = syscall.EAGAIN // the nodes must not take it for done
 	}

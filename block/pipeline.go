@@ -1,6 +1,9 @@
 package block
 
-import "errors"
+import (
+	"errors"
+	"syscall"
+)
 
 // MaxRequest is the longest read or write in bytes, as in the reference: the
 // largest int32 rounded down to a sector.
@@ -133,6 +136,9 @@ func (c *Child) changeOnce(rq *Req, op Op, off, n int64, v Vec, fl Flags) error 
 }
 
 func (c *Child) change(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error {
+	if in := f.rq.takeDoubt(); in != nil {
+		in.durableFailed(f.rq, syscall.EIO)
+	}
 	byFlush, err := c.wantsFlush(op, fl)
 	if err != nil {
 		return err
@@ -230,7 +236,11 @@ func (c *Child) nodeRead(rq *Req, off int64, v Vec) error {
 
 func (c *Child) nodeWrite(rq *Req, off int64, v Vec, fl Flags) error {
 	c.count(rq, v)
-	return c.node.Pwritev(rq, off, v, fl)
+	err := c.node.Pwritev(rq, off, v, fl)
+	if err != nil && fl&FUA != 0 {
+		c.in.durableFailed(rq, err)
+	}
+	return err
 }
 
 func (c *Child) count(rq *Req, v Vec) {
