@@ -119,7 +119,9 @@ func (n *node) describe(res *resolution) error {
 	if n.sys.isDevice() {
 		i.Driver = "host_device"
 	}
-	i.WriteFlags = block.FUA
+	if !n.noDsync.Load() {
+		i.WriteFlags = block.FUA // otherwise the edge flushes, and remembers if that fails
+	}
 	i.ZeroFlags = block.MayUnmap
 	i.MultiConn = true
 	i.Inline, i.Cached = res.fs.memory, !n.direct

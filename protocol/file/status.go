@@ -53,7 +53,7 @@ func (n *node) lookUp(off, end int64) (extent, error) {
 func (n *node) seekExtent(off int64) (extent, error) {
 	data, err := n.sys.seek(off, false)
 	if errors.Is(err, syscall.ENXIO) {
-		return extent{off, n.info.Size(), false}, nil
+		return n.lastHole(off)
 	}
 	if err != nil {
 		return extent{}, err
@@ -66,6 +66,16 @@ func (n *node) seekExtent(off int64) (extent, error) {
 		hole, err = n.info.Size(), nil // cut off meanwhile
 	}
 	return extent{off, hole, true}, err
+}
+
+// lastHole is the hole from off to the end, unless the file has been cut off
+// before off: then nothing is known of it, least of all that it is zeroes.
+func (n *node) lastHole(off int64) (extent, error) {
+	size, err := n.sys.size()
+	if err == nil && off >= size {
+		err = n.shrunk(off, size)
+	}
+	return extent{off, n.info.Size(), false}, err
 }
 
 // extent is a run of one kind.

@@ -14,11 +14,12 @@ import (
 
 // read reads all of v from off through d.
 func (n *node) read(rq *block.Req, d descriptor, off int64, v block.Vec) error {
+	size := n.info.Size()
 	got, err := d.readv(off, v)
 	if err == nil && int64(got) == v.Len() {
 		return nil
 	}
-	t := transferRest{retry: retry{rq: rq}, n: n, d: d, off: off, v: v}
+	t := transferRest{retry: retry{rq: rq}, n: n, d: d, off: off, v: v, size: size}
 	return t.read(got, err)
 }
 
@@ -40,6 +41,7 @@ type transferRest struct {
 	off     int64 // of v
 	v       block.Vec
 	durable bool
+	size    int64 // of the node, when a read began
 	done    int64 // bytes of v that are moved
 	from    int64 // where in v the last call began
 	stalls  int   // calls in a row that moved nothing
@@ -121,23 +123,23 @@ func (t *transferRest) atEnd() (end bool, err error) {
 	case err != nil:
 		return false, err
 	case at >= size:
-		return true, t.n.pastEnd(at, size, t.v, t.done)
+		return true, t.pastEnd(at, size)
 	case t.stalls >= maxStalls:
 		return false, block.Errorf(syscall.EIO, "the storage gives nothing at offset %d, and no error, though the file has %d bytes", at, size)
 	}
 	return false, nil
 }
 
-// pastEnd serves the part of a read, from byte done of v, that lies at or past
-// the file's end. Past the node's size it reads as zeroes. Before it, the file
-// has shrunk behind our back: what was there is lost, and saying "zeroes" would
-// hide that.
-func (n *node) pastEnd(at, size int64, v block.Vec, done int64) error {
-	if at >= n.info.Size() {
-		v.Zero(done, v.Len()-done)
+// pastEnd serves the part of a read that lies at or past the file's end. Past
+// the size that the node had when the read began it reads as zeroes. Before it,
+// the file has shrunk behind our back: what was there is lost, and saying
+// "zeroes" would hide that, also where another read has found it out meanwhile.
+func (t *transferRest) pastEnd(at, size int64) error {
+	if at >= t.size {
+		t.v.Zero(t.done, t.v.Len()-t.done)
 		return nil
 	}
-	return n.shrunk(at, size)
+	return t.n.shrunk(at, size)
 }
 
 // failed turns an errno of the storage into the request's error.
