@@ -109,6 +109,7 @@ func (c *conn) load(req *block.Req, off int64, dst []byte, holes bool) (zero boo
 // readNow and writeNow are the blocking methods, on the reader's time.
 
 func (c *conn) readNow(req *block.Req, off int64, v block.Vec) error {
+	c.submit() // what is in flight must not wait for what may wait for it
 	if !c.cached {
 		return c.child.Preadv(req, off, v, 0)
 	}
@@ -119,6 +120,7 @@ func (c *conn) readNow(req *block.Req, off int64, v block.Vec) error {
 }
 
 func (c *conn) writeNow(req *block.Req, off int64, v block.Vec, fl block.Flags) error {
+	c.submit()
 	if !c.cached {
 		return c.child.Pwritev(req, off, v, fl)
 	}
