@@ -73,8 +73,8 @@ func (d *doneList) add(io *rawio.IO) bool {
 	d.mu.Lock()
 	d.list = append(d.list, io)
 	first := len(d.list) == 1
+	d.n.Add(1) // before the reaper can take the list: it may have been woken for all of it
 	d.mu.Unlock()
-	d.n.Add(1)
 	return first
 }
 

@@ -16,6 +16,7 @@ import (
 type loop struct {
 	load   atomic.Int32 // requests taken and not done
 	asleep atomic.Bool  // the loop is in Wait, or about to be
+	waking atomic.Int32 // goroutines that wake it, or are about to: they use q
 	reason string
 
 	mu      sync.Mutex
@@ -57,11 +58,19 @@ func (l *loop) submit(ios []*rawio.IO, f *File) {
 	l.wake()
 }
 
-// wake wakes the loop if it sleeps; one of those who come does.
+// wake wakes the loop if it sleeps; one of those who come does. The loop may
+// meanwhile have found by itself what it is woken for, be it the order to
+// close: live waits for waking before the queue's descriptors are closed.
+// Waking under mu would do too, but the woken thread would run into the lock.
 func (l *loop) wake() {
-	if l.asleep.Load() && l.asleep.CompareAndSwap(true, false) {
+	if !l.asleep.Load() {
+		return
+	}
+	l.waking.Add(1)
+	if l.asleep.CompareAndSwap(true, false) {
 		l.q.Wake()
 	}
+	l.waking.Add(-1)
 }
 
 func (l *loop) run(kind Kind, cfg Config, started chan<- error) {
@@ -74,8 +83,17 @@ func (l *loop) run(kind Kind, cfg Config, started chan<- error) {
 	}
 	l.q, l.reason = q, q.Reason()
 	started <- nil
+	l.live()
+}
+
+// live serves, and closes the queue when nobody uses it any more: from the end
+// of serve on asleep stays false, so that nobody new gets to wake.
+func (l *loop) live() {
 	l.serve()
-	l.ended <- q.Close()
+	for l.waking.Load() > 0 {
+		time.Sleep(10 * time.Microsecond)
+	}
+	l.ended <- l.q.Close()
 }
 
 // serve is the loop: take what has come in, submit it in one call, deliver

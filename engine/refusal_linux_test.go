@@ -58,6 +58,43 @@ func TestRetriesAreBounded(t *testing.T) {
 	}
 }
 
+// The poll of a ring's own eventfd could not be armed again, nobody was told,
+// and the owner slept through every Wake. Close still waits for completions.
+func TestWaitFailsWhenTheWakeUpIsLost(t *testing.T) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	for name, c := range map[string]cqe{"not armed": {res: unix.POLLIN}, "ended by an error": {res: -int32(unix.ENOMEM)}} {
+		onThread(func() {
+			r, err := makeUring(Config{Depth: 4, Owner: Locked})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			done := 0
+			r.Prep(&rawio.IO{Vec: [][]byte{{0}}, Done: func(*rawio.IO) { done++ }}, OpenFile(p[0], 0))
+			if err := r.Submit(); err != nil {
+				t.Error(err)
+			}
+			c.userData = r.watches[0].tag(0)
+			fd := r.enterFd
+			r.enterFd = -1 // the kernel refuses everything
+			r.watchFired(c)
+			r.enterFd = fd
+			if err := r.Wait(10 * time.Millisecond); err == nil || !strings.Contains(err.Error(), "not heard") {
+				t.Errorf("%s: Wait returned %v", name, err)
+			}
+			time.AfterFunc(10*time.Millisecond, func() { _, _ = unix.Write(p[1], []byte{1}) })
+			if err := r.Close(); err != nil || done != 1 {
+				t.Errorf("%s: Close returned %v with %d of 1 done", name, err, done)
+			}
+		})
+	}
+}
+
 func TestInterruptedCallsAreBounded(t *testing.T) {
 	f := openTest(t, 0)
 	onThread(func() {

@@ -41,6 +41,7 @@ type uring struct {
 
 	refused doneList
 	watches [1 + MaxWatch]watch // the first is that of wakeFd
+	deaf    error               // why a watch, perhaps that of wakeFd, is lost
 	stats   Stats
 
 	waitArg  getEventsArg // points at waitTime
@@ -275,10 +276,14 @@ func (r *uring) ready() bool {
 		r.mem.sqFlags.Load()&(sqTaskrun|sqCQOverflow) != 0
 }
 
-// Wait enters the kernel until a completion is posted.
+// Wait enters the kernel until a completion is posted. It does not where a
+// watch is lost: the sleeper would not hear of what is written there.
 func (r *uring) Wait(timeout time.Duration) error {
 	if r.ready() || timeout == 0 {
 		return nil
+	}
+	if r.deaf != nil {
+		return fmt.Errorf("io_uring: a watched descriptor is not heard any more: %w", r.deaf)
 	}
 	var arg *getEventsArg
 	if timeout > 0 {
@@ -325,15 +330,22 @@ func (w *watch) tag(i int) uint64 { return watchTag | uint64(w.gen&genMask)<<16 
 
 // watchFired runs a watch's function, and arms it again if the kernel has
 // ended the multishot poll, as it does when the completion ring is full. After
-// an error there is nothing to wait for.
+// an error there is nothing to wait for. A ring that cannot arm is deaf.
 func (r *uring) watchFired(c cqe) {
 	i := int(c.userData & 0xffff)
 	if c.userData == ignoreTag || i >= len(r.watches) || r.watches[i].fired == nil || r.watches[i].tag(i) != c.userData {
 		return
 	}
 	r.watches[i].fired()
-	if c.flags&cqeMore == 0 && c.res >= 0 {
-		_ = r.arm(i) // refused requests carry the error
+	if c.flags&cqeMore != 0 {
+		return
+	}
+	if c.res >= 0 {
+		if err := r.arm(i); err != nil {
+			r.deaf = err
+		}
+	} else if r.watches[i].fd == int32(r.wakeFd) {
+		r.deaf = syscall.Errno(-c.res)
 	}
 }
 
@@ -375,7 +387,10 @@ func (r *uring) Stats() Stats {
 }
 
 // Close waits for what is in flight: the kernel has the memory until then.
+// Completions are heard without watches.
 func (r *uring) Close() error {
+	clear(r.watches[:])
+	r.deaf = nil
 	err := drain(r)
 	r.release()
 	return err
