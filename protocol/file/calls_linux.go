@@ -45,5 +45,11 @@ func (f *linuxFile) setSize(n int64) error {
 }
 
 func (f *linuxFile) allocate(off, n int64) error {
+	// Some file systems find out that there is not enough by taking all there
+	// is, which starves everybody else meanwhile.
+	var st unix.Statfs_t
+	if unix.Fstatfs(f.fd, &st) == nil && n/max(st.Bsize, 1) > int64(st.Bfree) {
+		return unix.ENOSPC
+	}
 	return ignoringEINTR(func() error { return unix.Fallocate(f.fd, 0, off, n) })
 }
