@@ -160,7 +160,9 @@ func TestModelFindsBrokenNodes(t *testing.T) {
 			}
 			cfg.setDefaults()
 			var f *failure
-			for cfg.Seed = 1; f == nil && cfg.Seed <= 20; cfg.Seed++ {
+			// A sequential fault may first be met where only several
+			// goroutines show it: the next seed shows it alone.
+			for cfg.Seed = 1; (f == nil || f.sequential == x.concurrent) && cfg.Seed <= 20; cfg.Seed++ {
 				f = runSeed(t, open, cfg)
 			}
 			if f == nil {
