@@ -151,7 +151,7 @@ func (c *Child) zeroNative(f *frame, off, end int64, fl Flags, l *Limits) error 
 		f.rq.queue.c.nodeCalls.Add(1)
 		err := c.node.WriteZeroes(f.rq, off, k, fl&(c.info.ZeroFlags|NoFallback))
 		if err != nil && fl&c.info.ZeroFlags&FUA != 0 {
-			c.in.durableFailed(f.rq, err)
+			c.in.durableFailed(err)
 		}
 		if err != nil && IsNotSupported(err) && fl&NoFallback == 0 {
 			return c.writeZeroBytes(f, off, end, fl, l)

@@ -76,14 +76,13 @@ func (fs *flushes) wakeAll() {
 
 // flushNode flushes, and remembers for good that a flush failed: the kernel
 // may have dropped what it could not write, so that a later success would
-// promise what is lost. Running out of space is not remembered: the disk goes on
-// when there is space again.
+// promise what is lost.
 func (in *Instance) flushNode(rq *Req) error {
 	if in.flushLost.Load() {
 		return errFlushLost
 	}
 	err := in.node.Flush(rq)
-	if err != nil && !IsNotSupported(err) && !transient(Errno(err)) {
+	if err != nil && !IsNotSupported(err) && !in.harmless(Errno(err)) {
 		in.loseFlush(err)
 	}
 	return err
@@ -95,21 +94,24 @@ func (in *Instance) loseFlush(err error) {
 		"node", in.label(), "error", err)
 }
 
-// durableFailed hears of a native FUA write that failed. In the page cache it
-// may have consumed the kernel's only report that an earlier write was lost, so
-// no later flush may succeed. Without one, a flush tells whether the storage
-// still makes durable what it has.
-func (in *Instance) durableFailed(rq *Req, err error) {
+// durableFailed hears of a native FUA write that failed. It may have consumed
+// the kernel's only report that an earlier write was lost, in the page cache or
+// in the device, so no later flush may succeed.
+func (in *Instance) durableFailed(err error) {
 	e := Errno(err)
-	switch {
-	case IsNotSupported(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || transient(e):
-	case in.node.Info().Cached:
-		in.loseFlush(err)
-	default:
-		_ = in.flush(rq) // which remembers if it fails
+	if IsNotSupported(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || in.harmless(e) {
+		return
 	}
+	in.loseFlush(err)
 }
 
-func transient(e syscall.Errno) bool {
-	return e == syscall.ENOSPC || e == syscall.EDQUOT || e == syscall.EINTR || e == syscall.EAGAIN
+// harmless reports whether nothing is lost where making data durable failed
+// with e. Out of space is harmless unless a page cache has taken the data
+// already: on thin storage it drops what it has no room for.
+func (in *Instance) harmless(e syscall.Errno) bool {
+	switch e {
+	case syscall.ENOSPC, syscall.EDQUOT:
+		return !in.node.Info().Cached
+	}
+	return e == syscall.EINTR || e == syscall.EAGAIN
 }

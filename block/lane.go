@@ -64,9 +64,10 @@ func (c *Child) mappable(op Op, off int64, v Vec, fl Flags) bool {
 // rq, and on a goroutine that may wait.
 func (c *Child) Finish(rq *Req, want, n int64, err error) (result error, again bool) {
 	again = err == nil && n != want || err != nil && mendable(err)
-	if inner := rq.frames[rq.depth-1]; err != nil && inner.op == OpWrite && inner.fl&FUA != 0 && Errno(err) != syscall.EINVAL && !transient(Errno(err)) {
-		// What it means for earlier writes takes asking, and waiting.
-		again, rq.doubt = true, inner.child.in
+	if inner := rq.frames[rq.depth-1]; err != nil && inner.op == OpWrite && inner.fl&FUA != 0 {
+		// A repetition that succeeds would hide what the failure reported.
+		again = again && Errno(err) != syscall.EIO
+		inner.child.in.durableFailed(err)
 	}
 	if err == nil && again {
 		err = syscall.EAGAIN // the nodes must not take it for done

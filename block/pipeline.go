@@ -2,7 +2,6 @@ package block
 
 import (
 	"errors"
-	"syscall"
 )
 
 // MaxRequest is the longest read or write in bytes, as in the reference: the
@@ -136,9 +135,6 @@ func (c *Child) changeOnce(rq *Req, op Op, off, n int64, v Vec, fl Flags) error 
 }
 
 func (c *Child) change(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) error {
-	if in := f.rq.takeDoubt(); in != nil {
-		in.durableFailed(f.rq, syscall.EIO)
-	}
 	byFlush, err := c.wantsFlush(op, fl)
 	if err != nil {
 		return err
@@ -238,7 +234,7 @@ func (c *Child) nodeWrite(rq *Req, off int64, v Vec, fl Flags) error {
 	c.count(rq, v)
 	err := c.node.Pwritev(rq, off, v, fl)
 	if err != nil && fl&FUA != 0 {
-		c.in.durableFailed(rq, err)
+		c.in.durableFailed(err)
 	}
 	return err
 }

@@ -28,9 +28,6 @@ type Req struct {
 	bufOK  chan struct{} // capacity 1; exactly one token for each queued Get
 	slept  chan struct{} // capacity 1; exactly one token for each timer that ran
 	next   *Req          // free list
-	// doubt is the node whose FUA write failed in the fast lane, until the
-	// slow lane has asked it what that means.
-	doubt *Instance
 }
 
 // frame is what a request holds at one edge.
@@ -137,11 +134,4 @@ func (rq *Req) Buffer(n int) []byte {
 func (rq *Req) Release(b []byte) {
 	rq.held--
 	rq.queue.env.pool(rq.held).Put(b)
-}
-
-// takeDoubt takes the doubt off the request.
-func (rq *Req) takeDoubt() *Instance {
-	in := rq.doubt
-	rq.doubt = nil
-	return in
 }

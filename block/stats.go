@@ -229,7 +229,7 @@ func (q *Queue) Begin() *Req {
 	}
 	q.mu.Unlock()
 	if rq != nil {
-		rq.depth, rq.path, rq.ctx, rq.doubt, rq.start = 0, 0, nil, nil, q.env.Now()
+		rq.depth, rq.path, rq.ctx, rq.start = 0, 0, nil, q.env.Now()
 	}
 	return rq
 }
