@@ -30,16 +30,19 @@ func (c *caller) call(io *rawio.IO, f *File) {
 // cache: false, and nothing has been done. Whatever does not go smoothly is
 // not done.
 func (c *caller) now(io *rawio.IO, f *File) bool {
-	if io.Kind == rawio.Fsync || io.Sync || len(io.Vec) > MaxVec {
+	if io.Kind == rawio.Fsync || io.Sync || len(io.Vec) > MaxVec || f.noNow[io.Kind].Load() {
 		return false
 	}
 	trap := uintptr(unix.SYS_PREADV2)
 	if io.Kind == rawio.Write {
 		trap = unix.SYS_PWRITEV2
 	}
-	res := rawVectored(trap, f.fd, c.fill(io.Vec), io.Off, unix.RWF_NOWAIT)
+	res := rawNow(trap, f.fd, c.fill(io.Vec), io.Off, unix.RWF_NOWAIT)
 	runtime.KeepAlive(io)
 	if res <= 0 {
+		if res == -int(syscall.EOPNOTSUPP) {
+			f.noNow[io.Kind].Store(true)
+		}
 		return false
 	}
 	setResult(io, res)

@@ -1,5 +1,7 @@
 package engine
 
+import "sync/atomic"
+
 // FileFlags say what an engine may do with a file.
 type FileFlags uint8
 
@@ -19,6 +21,9 @@ const (
 type File struct {
 	fd    int
 	flags FileFlags
+	// noNow: the file system does not know how to do reads, or writes, only
+	// if that takes no waiting.
+	noNow [2]atomic.Bool // by kind
 }
 
 // OpenFile wraps a descriptor (on Windows: a handle).

@@ -133,8 +133,12 @@ func NewParker() *Parker {
 
 // Do runs io and waits for it, and returns io.Err. It uses io.Done. While few
 // goroutines are within Do, each calls the kernel itself, because nothing is
-// cheaper; from then on they share queues.
+// cheaper; from then on they share queues. What lies in the page cache is
+// copied from there at once.
 func (s *Shared) Do(f *File, io *rawio.IO, p *Parker) error {
+	if f.flags&Direct == 0 && io.Kind == rawio.Read && p.caller.now(io, f) {
+		return io.Err
+	}
 	if s.kind == Inline {
 		return p.call(f, io)
 	}
