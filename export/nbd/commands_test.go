@@ -20,6 +20,7 @@ func TestCommands(t *testing.T) {
 func testCommands(t *testing.T, kind string, cfg wire.ClientConfig) {
 	env := blocktest.NewEnv(t)
 	r := newRig(t, env, Config{}, Export{Name: "d", Child: disk(t, env, kind, 12*mib), AllocationDepth: true})
+	cfg.Export = "d"
 	c := r.dial(cfg, wire.ClientOptions{})
 	shadow := make([]byte, c.Size())
 	check := func(off, n int) {

@@ -2,7 +2,6 @@ package nbd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -51,7 +50,8 @@ type conn struct {
 	child  *block.Child
 	q      *block.Queue
 	link   link
-	sock   *sock // link, where it is a plain socket
+	sock   *sock     // link, where it is a plain socket
+	gather *gatherer // under TLS, else nil
 	share  share
 	inline bool // requests are served by the reader
 	cached bool // reads and writes are, while that is quick
@@ -147,12 +147,6 @@ func (c *conn) setDeadline(t time.Time) {
 	c.mu.Unlock()
 }
 
-// startTLS encrypts the connection.
-func (c *conn) startTLS(rw io.ReadWriter) (io.ReadWriter, error) {
-	tc := tls.Server(c.nc, c.srv.cfg.TLS)
-	return tc, tc.HandshakeContext(context.Background()) // bounded by the deadline
-}
-
 // begin makes ready for requests.
 func (c *conn) begin() {
 	cfg := &c.srv.cfg
@@ -162,7 +156,7 @@ func (c *conn) begin() {
 	if c.sock = newSock(c.nc); c.sock != nil && !c.sess.TLS {
 		c.link = c.sock
 	} else {
-		c.sock, c.link = nil, &stream{rw: c.sess.Conn, out: make([]byte, 0, streamBuf)}
+		c.sock, c.link = nil, &stream{rw: c.sess.Conn, gather: c.gather, out: make([]byte, 0, streamBuf)}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.mu.Lock()

@@ -132,9 +132,6 @@ func (o offered) Find(name string) (wire.ExportInfo, bool) {
 			return x.current(), true
 		}
 	}
-	if name == "" && len(o.s.exports) == 1 {
-		return o.s.exports[0].current(), true
-	}
 	return wire.ExportInfo{}, false
 }
 

@@ -42,7 +42,7 @@ func (c *conn) read(rq *wire.Request) error {
 // readPieces splits a read whose reply may come in chunks.
 func (c *conn) readPieces(rq *wire.Request) {
 	p := c.parent(rq, block.OpRead)
-	for off, left := rq.Offset, int(rq.Length); left > 0; {
+	for off, left := rq.Offset, int(rq.Length); left > 0 && !c.broken.Load(); {
 		s := c.takeSlot()
 		k := c.hold(s, min(left, bufpool.MaxBuf), false)
 		k = pieceLen(off, left, k)

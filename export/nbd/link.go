@@ -24,16 +24,29 @@ const streamBuf = 64 << 10
 
 // stream is a link over anything that reads and writes: TLS above all.
 type stream struct {
-	rw  io.ReadWriter
-	out []byte
+	rw     io.ReadWriter
+	gather *gatherer // below rw; may be nil
+	out    []byte
 }
 
 func (s *stream) read(p []byte) (int, error) { return s.rw.Read(p) }
 
 func (s *stream) readv(p, _ []byte) (int, error) { return s.rw.Read(p) }
 
-// write joins small elements, because each call makes a record of its own.
+// write sends all in one go. Small elements are joined, because each call makes
+// a record of its own.
 func (s *stream) write(bufs [][]byte) error {
+	if s.gather == nil {
+		return s.join(bufs)
+	}
+	s.gather.hold()
+	if err := s.join(bufs); err != nil {
+		return err
+	}
+	return s.gather.release()
+}
+
+func (s *stream) join(bufs [][]byte) error {
 	s.out = s.out[:0]
 	for _, b := range bufs {
 		if len(s.out)+len(b) > streamBuf {

@@ -140,13 +140,23 @@ func TestListenersAndExports(t *testing.T) {
 	}
 }
 
+// While one of two exports is gone for a moment, nobody who names none gets the
+// other.
+func TestNoNameIsNotTheOnlyExport(t *testing.T) {
+	env := blocktest.NewEnv(t)
+	r := newRig(t, env, Config{}, Export{Name: "b", Child: disk(t, env, "mem", mib)})
+	if s, err := wire.ClientHandshake(r.connect(), wire.ClientConfig{}); err == nil {
+		t.Errorf("a client that named no export got %q", s.Name)
+	}
+}
+
 // Connections describes who is there.
 func TestConnections(t *testing.T) {
 	env := blocktest.NewEnv(t)
 	r := newRig(t, env, Config{}, Export{Name: "d", Child: disk(t, env, "mem", mib)})
 	r.connect()
 	waitFor(t, "the first client", func() bool { return len(r.Connections()) == 1 })
-	r.dial(wire.ClientConfig{WantExtended: true, Contexts: []string{wire.ContextAllocation}}, wire.ClientOptions{})
+	r.dial(wire.ClientConfig{Export: "d", WantExtended: true, Contexts: []string{wire.ContextAllocation}}, wire.ClientOptions{})
 	waitFor(t, "the second client", func() bool { l := r.Connections(); return len(l) == 2 && l[1].Negotiated })
 	l := r.Connections()
 	if a := l[0]; a.Negotiated || a.Export != "" || !strings.Contains(a.Peer, "process") || time.Since(a.Since) > time.Minute {

@@ -57,6 +57,9 @@ func (c *conn) readAll() error {
 			if err != nil {
 				return err
 			}
+			if c.broken.Load() {
+				return errCut // nobody is left to be served
+			}
 			c.in.r += n
 			c.batch++
 			if err := c.serve(&rq); err != nil {
