@@ -155,12 +155,21 @@ func bootTime(proc string) (int64, bool) {
 
 // busyText says who has claimed the block device at path.
 func busyText(path string) string {
+	uses, names, hidden := deviceUses(path)
+	if len(uses) == 0 {
+		uses = append(uses, listHolders(names, hidden)+" has claimed it (or a partition of it is mounted)")
+	}
+	return strings.Join(uses, ", ") + ": end that use, or open it read-only (--read-only); --locking off (option locking=off) opens it all the same, at the risk of its content"
+}
+
+// deviceUses says what a device is used for by the kernel and, where it is for
+// nothing, which processes have it open.
+func deviceUses(path string) (uses, names []string, hidden int) {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
-		return "it is in use"
+		return []string{"it is in use"}, nil, 0
 	}
 	dev := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
-	var uses []string
 	for _, m := range mountsOf("/proc/self/mountinfo", dev) {
 		uses = append(uses, "it is mounted at "+m)
 	}
@@ -170,10 +179,9 @@ func busyText(path string) string {
 	}
 	if len(uses) == 0 {
 		same := func(s *unix.Stat_t) bool { return s.Mode&unix.S_IFMT == unix.S_IFBLK && s.Rdev == st.Rdev }
-		names, hidden := openers("/proc", same, func(string) bool { return true }, -1)
-		uses = append(uses, listHolders(names, hidden)+" has claimed it (or a partition of it is mounted)")
+		names, hidden = openers("/proc", same, func(string) bool { return true }, -1)
 	}
-	return strings.Join(uses, ", ") + ": end that use, or open it read-only (--read-only); --locking off (option locking=off) opens it all the same, at the risk of its content"
+	return uses, names, hidden
 }
 
 // mountsOf lists where device dev, "major:minor", is mounted.

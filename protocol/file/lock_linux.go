@@ -97,6 +97,13 @@ func holderEnded(fd, known int) bool {
 	return len(names) == 0 && hidden == 0
 }
 
+// claimEnded reports whether a device is claimed that nobody has open or
+// mounted any more: the kernel is not yet done with a program that was killed.
+func claimEnded(path string) bool {
+	uses, names, hidden := deviceUses(path)
+	return len(uses) == 0 && len(names) == 0 && hidden == 0
+}
+
 // awaitEnded takes the locks once the kernel is done with the requests of a
 // program that has ended. So no late write of its comes after one of ours.
 func (f *linuxFile) awaitEnded(c *config, uses, shares block.Perm) (found *conflict, err error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,6 +70,10 @@ func openFd(c *config, dev, direct bool) (int, error) {
 		flags |= unix.O_DIRECT
 	}
 	fd, err := openRetry(c.path, flags, 0)
+	for began := time.Now(); err == unix.EBUSY && flags&unix.O_EXCL != 0 && time.Since(began) < endedWait && claimEnded(c.path); {
+		time.Sleep(endedStep)
+		fd, err = openRetry(c.path, flags, 0)
+	}
 	if err == unix.EINVAL && direct {
 		return -1, fmt.Errorf("%w: opening with O_DIRECT is refused", errNoDirect)
 	}
