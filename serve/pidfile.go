@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -33,6 +34,10 @@ func takePIDFile(path string) (*pidFile, error) {
 			f.Close() // its holder removed it between our open and our lock
 			continue
 		}
+		if !p.holdsPID() {
+			f.Close()
+			return nil, fmt.Errorf("pid file %s: there is a file of that name that holds no process id, and it would be overwritten: choose another name", path)
+		}
 		if err := p.write(); err != nil {
 			p.release()
 			return nil, fmt.Errorf("pid file %s: %w", path, err)
@@ -62,6 +67,18 @@ func (p *pidFile) current() bool {
 	}
 	b, err := os.Lstat(p.path)
 	return err == nil && os.SameFile(a, b)
+}
+
+// holdsPID reports whether the file is empty or has one process id: no file of
+// another kind, a disk above all, is overwritten by a slip of the keyboard.
+func (p *pidFile) holdsPID() bool {
+	var buf [32]byte
+	n, err := p.f.ReadAt(buf[:], 0)
+	if err != io.EOF || n == 0 {
+		return err == io.EOF // longer than any process id, or empty
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	return err == nil && pid > 0
 }
 
 func (p *pidFile) write() error {
