@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -48,11 +49,44 @@ func ReadError(err error) error {
 	return err
 }
 
+// maxNesting bounds brackets and dashes within each other: the parser takes
+// time and memory by the square of it.
+const maxNesting = 64
+
+// tooDeep is the line at which the text is nested too deep, or 0. It looks at
+// characters only, so a line of text that has many brackets counts as nesting.
+func tooDeep(text []byte) (line int) {
+	depth := 0
+	line = 1
+	for l := range bytes.Lines(text) {
+		dashes := 0
+		for rest := bytes.TrimLeft(l, " "); len(rest) > 1 && (rest[0] == '-' || rest[0] == '?') && rest[1] == ' '; rest = bytes.TrimLeft(rest[1:], " ") {
+			dashes++
+		}
+		for _, c := range l {
+			switch c {
+			case '[', '{':
+				depth++
+			case ']', '}':
+				depth = max(depth-1, 0)
+			}
+			if depth > maxNesting || dashes > maxNesting {
+				return line
+			}
+		}
+		line++
+	}
+	return 0
+}
+
 // Parse reads the text of a configuration file; name is for messages.
 func Parse(name string, text []byte) (*Layer, error) {
 	r := reader{name}
 	if len(text) > MaxFileBytes {
 		return nil, errorAt(Place{File: name}, "the file is longer than %s, the most that is read", block.FormatSize(MaxFileBytes))
+	}
+	if line := tooDeep(text); line > 0 {
+		return nil, errorAt(Place{File: name, Line: line, Col: 1}, "it is nested deeper than %d", maxNesting)
 	}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
