@@ -14,7 +14,7 @@ func TestDeepNestingIsRefusedBeforeParsing(t *testing.T) {
 		"dashes":   strings.Repeat("- ", 300000) + "x",
 		"lines":    strings.Repeat("a: [\n", maxNesting+1),
 	} {
-		if _, err := Parse("f.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "nested deeper than 64") {
+		if _, err := Parse("f.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "nested deeper than 128") {
 			t.Errorf("%s: %.200v", name, err)
 		}
 	}

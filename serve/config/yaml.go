@@ -51,7 +51,7 @@ func ReadError(err error) error {
 
 // maxNesting bounds brackets and dashes within each other: the parser takes
 // time and memory by the square of it.
-const maxNesting = 64
+const maxNesting = 128
 
 // tooDeep is the line at which the text is nested too deep, or 0. It looks at
 // characters only, so a line of text that has many brackets counts as nesting.
