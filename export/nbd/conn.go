@@ -51,7 +51,7 @@ type conn struct {
 	q      *block.Queue
 	link   link
 	sock   *sock     // link, where it is a plain socket
-	gather *gatherer // under TLS, else nil
+	tlsOut *gatherer // under TLS, else nil
 	share  share
 	inline bool // requests are served by the reader
 	cached bool // reads and writes are, while that is quick
@@ -156,7 +156,7 @@ func (c *conn) begin() {
 	if c.sock = newSock(c.nc); c.sock != nil && !c.sess.TLS {
 		c.link = c.sock
 	} else {
-		c.sock, c.link = nil, &stream{rw: c.sess.Conn, gather: c.gather, out: make([]byte, 0, streamBuf)}
+		c.sock, c.link = nil, &stream{rw: c.sess.Conn, gather: c.tlsOut, out: make([]byte, 0, streamBuf)}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.mu.Lock()

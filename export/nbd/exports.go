@@ -12,8 +12,8 @@ import (
 
 // Export is a disk that the server offers.
 type Export struct {
-	// Name is what clients ask for. A client that asks for no name gets the
-	// export whose name is empty or, where there is but one export, that one.
+	// Name is what clients ask for. One that asks for no name gets the export
+	// whose name is empty, if there is one.
 	Name        string
 	Description string // for people; may be empty
 	// Child is the edge to the node. It stays the caller's, who closes it

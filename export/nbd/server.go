@@ -2,7 +2,6 @@ package nbd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,10 +45,6 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(logBurst), coming: newLogLimit(comingBurst), done: make(chan struct{}),
 		scratch: make(chan *extents, maxScratch),
 		conns:   map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
-	}
-	if cfg.TLS != nil {
-		s.tls = cfg.TLS.Clone()
-		s.tls.DynamicRecordSizingDisabled = true // replies are long, and none is looked at in part
 	}
 	if cfg.MaxConns > 0 {
 		s.places = make(chan struct{}, cfg.MaxConns)

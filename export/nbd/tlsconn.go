@@ -10,8 +10,8 @@ import (
 
 // startTLS encrypts the connection.
 func (c *conn) startTLS(io.ReadWriter) (io.ReadWriter, error) {
-	c.gather = &gatherer{Conn: c.nc}
-	tc := tls.Server(c.gather, c.srv.tls)
+	c.tlsOut = &gatherer{Conn: c.nc}
+	tc := tls.Server(c.tlsOut, c.srv.cfg.TLS)
 	return tc, tc.HandshakeContext(context.Background()) // bounded by the deadline
 }
 
