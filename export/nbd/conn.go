@@ -112,6 +112,7 @@ func (c *conn) run() {
 		c.cut()
 	}
 	c.drain()
+	c.linger()
 	c.end()
 }
 
@@ -189,6 +190,25 @@ func (c *conn) drain() {
 			return
 		}
 		c.awaitRelease(gen)
+	}
+}
+
+// lingerTime is how long a client may take to leave that the server sent away.
+const lingerTime = time.Second
+
+// linger lets a client that is sent away take its last answers: a socket that
+// is closed with bytes unread may lose what it had to send.
+func (c *conn) linger() {
+	cw, ok := c.sess.Conn.(interface{ CloseWrite() error })
+	if c.stopped() == 0 || c.broken.Load() || !ok {
+		return
+	}
+	_ = cw.CloseWrite() // fails if the client is gone, as will what follows
+	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+	for {
+		if _, err := c.nc.Read(c.in.buf); err != nil {
+			return
+		}
 	}
 }
 

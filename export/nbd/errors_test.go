@@ -119,6 +119,18 @@ func TestUnknownCommands(t *testing.T) {
 	}
 }
 
+// There is no reply to a disconnect, not even to one with flags that nobody
+// knows.
+func TestDisconnectIsNotAnswered(t *testing.T) {
+	env := blocktest.NewEnv(t)
+	r := newRig(t, env, Config{}, Export{Child: disk(t, env, "mem", mib)})
+	c := r.raw(wire.ClientConfig{})
+	c.send(request(wire.CmdDisc, 1<<14, 1, 7, 7))
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !gone(err) {
+		t.Errorf("%d bytes, %v after a disconnect", n, err)
+	}
+}
+
 // What breaks the protocol ends the connection, with one line that says why.
 func TestProtocolViolations(t *testing.T) {
 	env := blocktest.NewEnv(t)

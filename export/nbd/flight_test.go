@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -238,6 +240,107 @@ func TestRequestsAtShutdownAreRefused(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// A write whose data had not come in full when the server stopped is not
+// answered as done.
+func TestShutdownInTheMiddleOfALongWrite(t *testing.T) {
+	for _, kind := range []string{"mem", "file"} {
+		for _, m := range modes[:2] {
+			t.Run(kind+"/"+m.name, func(t *testing.T) {
+				env := blocktest.NewEnv(t)
+				r := newRig(t, env, Config{}, Export{Child: disk(t, env, kind, 8*mib)})
+				c := r.raw(m.cfg)
+				c.send(request(wire.CmdWrite, 0, 1, 0, 3*mib))
+				c.send(make([]byte, 5*mib/2))
+				waitFor(t, "most of it to be taken", func() bool { return kind == "mem" || r.mem.held.Load() > 0 })
+				shutdownWithin(t, r, 5*time.Second)
+				b, err := io.ReadAll(c)
+				if err != nil && !gone(err) {
+					t.Fatal(err)
+				}
+				if len(b) == 0 {
+					return
+				}
+				rep, _, err := wire.ParseReply(b, false)
+				if err != nil || rep.Simple && rep.Errno == 0 || !rep.Simple && !rep.Type.IsError() {
+					t.Errorf("reply %+v, %v", rep, err)
+				}
+			})
+		}
+	}
+}
+
+// A client that is sent away while it still sends gets all its answers, also
+// over TCP, where closing at once would lose them.
+func TestAnswersSurviveTheShutdown(t *testing.T) {
+	env := blocktest.NewEnv(t)
+	em, child := emulated(t, env, blocktest.EmulatorConfig{Size: 8 * mib, Fast: true})
+	r := newRig(t, env, Config{MaxInFlight: 8}, Export{Child: child})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = r.Serve(l) }() // ends with the server
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wire.ClientHandshake(nc, wire.ClientConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	stall := em.Stall(block.OpRead, 0, 0, 8)
+	go func() {
+		for i := range uint64(8) {
+			_, _ = nc.Write(request(wire.CmdRead, 0, i, 0, mib))
+		}
+		for i := uint64(8); ; i++ { // goes on until it is told that nobody listens
+			if _, err := nc.Write(append(request(wire.CmdWrite, 0, i, 0, 65536), make([]byte, 65536)...)); err != nil {
+				return
+			}
+		}
+	}()
+	for range 8 {
+		stall.Held()
+	}
+	time.Sleep(20 * time.Millisecond) // for the socket to fill
+	ended := make(chan error, 1)
+	go func() { ended <- r.Shutdown(context.Background()) }()
+	waitFor(t, "the connection to end", func() bool { return r.Connections()[0].Ending })
+	stall.Release()
+	for i := 0; i < 8; {
+		rep, _, err := wire.ParseReply(readFull(t, nc, wire.SimpleReplyLen), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rep.Cookie < 8 {
+			if rep.Errno != 0 {
+				t.Fatalf("reply %+v", rep)
+			}
+			for range 16 { // slowly: much of it is on its way when the server is done
+				readFull(t, nc, mib/16)
+				time.Sleep(time.Millisecond)
+			}
+			i++
+		}
+	}
+	nc.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func readFull(t *testing.T, r io.Reader, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // Storage that stalls does not keep a client connected past the deadline, but

@@ -152,23 +152,25 @@ func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
 	if c.sock == nil || c.noMap || !c.inline {
 		return c.sendPieces(req, rq)
 	}
-	// Room first: making it may wait for the client, or fail, and neither may
-	// happen while the request is in flight at the disk.
+	// Room and the right to send first: both may wait for the client, which
+	// must not happen while the request is in flight at the disk.
 	if err := c.outRoom(wire.MaxReplyHead); err != nil {
 		return err
 	}
+	c.sendMu.Lock()
 	m, ok := c.mapRead(req, int64(rq.Offset), int64(rq.Length))
 	if !ok {
+		c.sendMu.Unlock()
 		c.noMap = m.Kind == block.MapFile
 		return c.sendPieces(req, rq)
 	}
-	at := len(c.out)
-	b := c.out[at:cap(c.out)]
 	long := mapped{c: c, req: req, off: int64(rq.Offset), n: int64(rq.Length), bytes: m.Mem}
+	at, b := len(c.out), c.out[len(c.out):cap(c.out)]
 	if m.Kind == block.MapZero {
 		long.bytes = zeroes()[:rq.Length]
 		if c.struc && rq.Flags&wire.CmdFlagDF == 0 {
 			long.finish()
+			c.sendMu.Unlock()
 			c.out = c.out[:at+wire.PutChunkHole(b, rq, c.ext, wire.ReplyFlagDone, rq.Offset, uint32(rq.Length))]
 			return nil
 		}
@@ -178,10 +180,9 @@ func (c *conn) sendLong(req *block.Req, rq *wire.Request) error {
 }
 
 // sendMapped sends all of the out buffer and then the mapped bytes. Nobody else
-// may send before the last of them.
+// may send before the last of them: called with sendMu held, which it gives up.
 func (c *conn) sendMapped(req *block.Req, long mapped) error {
 	long.head = c.out
-	c.sendMu.Lock()
 	rest, err := c.sock.writeMapped(long)
 	if err == nil && rest.n > 0 {
 		err = c.sendRest(req, rest)

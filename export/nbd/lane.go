@@ -89,7 +89,7 @@ func (c *conn) write(rq *wire.Request) error {
 		trim(s, k)
 		if err := c.receive(s.vec[0]); err != nil {
 			c.releaseMine(s)
-			c.noMore(p)
+			c.giveUp(p)
 			return err
 		}
 		if p == nil && k < left {
@@ -115,6 +115,17 @@ func (c *conn) noMore(p *slot) {
 		c.mine--
 		c.pieceDone(p)
 	}
+}
+
+// giveUp is noMore for a write whose data does not come: what has come may be
+// written, but nobody is told that all is.
+func (c *conn) giveUp(p *slot) {
+	if p != nil {
+		c.mu.Lock()
+		p.errno, p.msg, p.errAt = wire.ESHUTDOWN, "the connection ended before the data had come", 0
+		c.mu.Unlock()
+	}
+	c.noMore(p)
 }
 
 // issue sends a read or write on its way. The slot is the reader's no more.

@@ -127,7 +127,7 @@ func (c *conn) lone() bool {
 // connection.
 func (c *conn) serve(rq *wire.Request) error {
 	e := c.sess.Check(rq)
-	if rq.Type == wire.CmdDisc && e == 0 {
+	if rq.Type == wire.CmdDisc { // whatever else it says: there is no reply to it
 		return errDisconnect
 	}
 	if n := rq.PayloadLen(c.ext); n > uint64(c.sess.MaxPayload) {
