@@ -1,0 +1,348 @@
+package virtio
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// SectorSize is the unit of the block device's protocol in bytes, whatever its
+// logical blocks are (section 5.2.5).
+const SectorSize = 512
+
+// Feature bits of a block device as masks (section 5.2.3).
+const (
+	BlkFeatureSizeMax     uint64 = 1 << 1  // VIRTIO_BLK_F_SIZE_MAX
+	BlkFeatureSegMax      uint64 = 1 << 2  // VIRTIO_BLK_F_SEG_MAX
+	BlkFeatureGeometry    uint64 = 1 << 4  // VIRTIO_BLK_F_GEOMETRY
+	BlkFeatureRO          uint64 = 1 << 5  // VIRTIO_BLK_F_RO
+	BlkFeatureBlkSize     uint64 = 1 << 6  // VIRTIO_BLK_F_BLK_SIZE
+	BlkFeatureFlush       uint64 = 1 << 9  // VIRTIO_BLK_F_FLUSH
+	BlkFeatureTopology    uint64 = 1 << 10 // VIRTIO_BLK_F_TOPOLOGY
+	BlkFeatureConfigWCE   uint64 = 1 << 11 // VIRTIO_BLK_F_CONFIG_WCE
+	BlkFeatureMQ          uint64 = 1 << 12 // VIRTIO_BLK_F_MQ
+	BlkFeatureDiscard     uint64 = 1 << 13 // VIRTIO_BLK_F_DISCARD
+	BlkFeatureWriteZeroes uint64 = 1 << 14 // VIRTIO_BLK_F_WRITE_ZEROES
+	BlkFeatureLifetime    uint64 = 1 << 15 // VIRTIO_BLK_F_LIFETIME
+	BlkFeatureSecureErase uint64 = 1 << 16 // VIRTIO_BLK_F_SECURE_ERASE
+)
+
+// Status bytes (section 5.2.6).
+const (
+	BlkOK          byte = 0 // VIRTIO_BLK_S_OK
+	BlkIOErr       byte = 1 // VIRTIO_BLK_S_IOERR
+	BlkUnsupported byte = 2 // VIRTIO_BLK_S_UNSUPP
+)
+
+// A BlkOp is the type of a block request (section 5.2.6), with the numbers that
+// it has there.
+type BlkOp uint32
+
+// The types that are known: VIRTIO_BLK_T_IN and so on.
+const (
+	BlkIn          BlkOp = 0
+	BlkOut         BlkOp = 1
+	BlkFlush       BlkOp = 4
+	BlkGetID       BlkOp = 8
+	BlkGetLifetime BlkOp = 10
+	BlkDiscard     BlkOp = 11
+	BlkWriteZeroes BlkOp = 13
+	BlkSecureErase BlkOp = 14
+)
+
+func (op BlkOp) String() string {
+	switch op {
+	case BlkIn:
+		return "read"
+	case BlkOut:
+		return "write"
+	case BlkFlush:
+		return "flush"
+	case BlkGetID:
+		return "get id"
+	case BlkGetLifetime:
+		return "get lifetime"
+	case BlkDiscard:
+		return "discard"
+	case BlkWriteZeroes:
+		return "write zeroes"
+	case BlkSecureErase:
+		return "secure erase"
+	}
+	return fmt.Sprintf("request of type %d", uint32(op))
+}
+
+const (
+	blkHeaderSize = 16
+	blkRangeSize  = 16 // struct virtio_blk_discard_write_zeroes
+	blkUnmap      = 1  // its flag
+
+	// BlkIDSize is how long the answer to a BlkGetID is, at most.
+	BlkIDSize = 20
+
+	// BlkLifetimeSize is how long the answer to a BlkGetLifetime is.
+	BlkLifetimeSize = 6
+
+	// BlkMaxRanges is how many ranges a request has at most, whatever the
+	// configuration promises.
+	BlkMaxRanges = 256
+)
+
+// A BlkDisk is what requests are checked against. It is plain data; whoever
+// changes it while a queue runs gives the queue another one.
+type BlkDisk struct {
+	Capacity int64  // bytes; what is beyond the last whole sector is not reachable
+	Features uint64 // as negotiated, but BlkFeatureRO as offered
+
+	// The limits of the configuration space, in sectors and in ranges of a
+	// request; 0 ranges is none at all.
+	MaxDiscardSectors, MaxDiscardSeg         uint32
+	MaxWriteZeroesSectors, MaxWriteZeroesSeg uint32
+	MaxSecureEraseSectors, MaxSecureEraseSeg uint32
+}
+
+// A BlkRange is one range of a discard, write zeroes or secure erase.
+type BlkRange struct {
+	Off, Len int64 // bytes
+	Unmap    bool  // write zeroes may give the space back
+}
+
+// A BlkRequest is a parsed request. It is the caller's, who uses it again and
+// again: Ranges and the vectors keep their memory.
+type BlkRequest struct {
+	Op     BlkOp
+	Off    int64      // bytes; BlkIn and BlkOut
+	Len    int64      // bytes of Data
+	Data   [][]byte   // a part of the chain's In (BlkIn, BlkGetID, BlkGetLifetime) or Out (BlkOut): its memory is the guest's
+	Ranges []BlkRange // BlkDiscard, BlkWriteZeroes, BlkSecureErase; those of no bytes are left out
+
+	// Status is BlkOK if the request may be executed. Otherwise it is what to
+	// complete it with at once, and Why says in a few words why.
+	Status byte
+	Why    string
+
+	status []byte // one byte of guest memory
+}
+
+// Parse reads the request that a chain is. Header, data and status may lie
+// anywhere in it as far as their order goes (section 2.7.4); c's vectors are cut
+// to what is data. It answers false if the chain has no byte for a status:
+// nobody can be told what became of such a request, so the device stops and
+// waits for its reset.
+//
+// All that the guest can change is read once.
+func (d *BlkDisk) Parse(c *Chain, rq *BlkRequest) bool {
+	rq.Off, rq.Len, rq.Data, rq.Ranges = 0, 0, nil, rq.Ranges[:0]
+	rq.Status, rq.Why = BlkOK, ""
+	if !rq.takeStatus(c) {
+		return false
+	}
+	var h [blkHeaderSize]byte
+	if c.OutBytes < blkHeaderSize {
+		rq.Op = ^BlkOp(0)
+		rq.fail(BlkIOErr, "a header cut short")
+		return true
+	}
+	take(c, h[:])
+	rq.Op = BlkOp(binary.LittleEndian.Uint32(h[:]))
+	sector := binary.LittleEndian.Uint64(h[8:])
+	switch rq.Op {
+	case BlkIn:
+		rq.Data, rq.Len = c.In, int64(c.InBytes)
+		d.checkTransfer(rq, sector)
+	case BlkOut:
+		rq.Data, rq.Len = c.Out, int64(c.OutBytes)
+		if d.mayChange(rq) {
+			d.checkTransfer(rq, sector)
+		}
+	case BlkFlush:
+	case BlkGetID:
+		rq.Data, rq.Len = c.In, int64(c.InBytes)
+	case BlkGetLifetime:
+		rq.Data, rq.Len = c.In, int64(c.InBytes)
+		if d.Features&BlkFeatureLifetime == 0 {
+			rq.fail(BlkUnsupported, "no lifetime is offered")
+		}
+	case BlkDiscard:
+		d.parseRanges(c, rq, BlkFeatureDiscard, d.MaxDiscardSectors, d.MaxDiscardSeg)
+	case BlkWriteZeroes:
+		d.parseRanges(c, rq, BlkFeatureWriteZeroes, d.MaxWriteZeroesSectors, d.MaxWriteZeroesSeg)
+	case BlkSecureErase:
+		d.parseRanges(c, rq, BlkFeatureSecureErase, d.MaxSecureEraseSectors, d.MaxSecureEraseSeg)
+	default:
+		rq.fail(BlkUnsupported, "an unknown type")
+	}
+	return true
+}
+
+func (rq *BlkRequest) fail(status byte, why string) {
+	rq.Status, rq.Why = status, why
+}
+
+// takeStatus cuts the last writable byte off.
+func (rq *BlkRequest) takeStatus(c *Chain) bool {
+	n := len(c.In)
+	if n == 0 {
+		rq.status = nil
+		return false
+	}
+	last := c.In[n-1]
+	rq.status = last[len(last)-1:]
+	if len(last) == 1 {
+		c.In = c.In[:n-1]
+	} else {
+		c.In[n-1] = last[:len(last)-1]
+	}
+	c.InBytes--
+	return true
+}
+
+// take copies the first readable bytes to dst and cuts them off. There are
+// enough.
+func take(c *Chain, dst []byte) {
+	c.OutBytes -= uint64(len(dst))
+	i := 0
+	for len(dst) > 0 {
+		n := copy(dst, c.Out[i])
+		dst = dst[n:]
+		if n == len(c.Out[i]) {
+			i++
+		} else {
+			c.Out[i] = c.Out[i][n:]
+		}
+	}
+	// The vector's beginning stays where it is: it will be appended to again.
+	if i > 0 {
+		c.Out = c.Out[:copy(c.Out, c.Out[i:])]
+	}
+}
+
+func (d *BlkDisk) sectors() uint64 { return uint64(max(d.Capacity, 0)) / SectorSize }
+
+// checkTransfer checks where a read or write goes (section 5.2.6.1).
+func (d *BlkDisk) checkTransfer(rq *BlkRequest, sector uint64) {
+	switch {
+	case rq.Len%SectorSize != 0:
+		rq.fail(BlkIOErr, "a length that is no multiple of 512")
+	case !d.inside(sector, uint64(rq.Len)/SectorSize):
+		rq.fail(BlkIOErr, "beyond the end of the disk")
+	default:
+		rq.Off = int64(sector) * SectorSize
+	}
+}
+
+func (d *BlkDisk) inside(sector, n uint64) bool {
+	all := d.sectors()
+	return sector <= all && n <= all-sector
+}
+
+// mayChange fails what would change a read-only disk (section 5.2.6.2).
+func (d *BlkDisk) mayChange(rq *BlkRequest) bool {
+	if d.Features&BlkFeatureRO != 0 {
+		rq.fail(BlkIOErr, "the disk is read-only")
+	}
+	return d.Features&BlkFeatureRO == 0
+}
+
+// parseRanges reads the ranges of a discard, write zeroes or secure erase, and
+// checks them (sections 5.2.6.1 and 5.2.6.2).
+func (d *BlkDisk) parseRanges(c *Chain, rq *BlkRequest, feature uint64, maxSectors, maxSeg uint32) {
+	n := c.OutBytes / blkRangeSize
+	switch {
+	case d.Features&feature == 0:
+		rq.fail(BlkUnsupported, "not offered")
+	case !d.mayChange(rq):
+	case n == 0 || c.OutBytes%blkRangeSize != 0:
+		rq.fail(BlkIOErr, "ranges cut short")
+	case n > uint64(maxSeg) || n > BlkMaxRanges:
+		rq.fail(BlkIOErr, "too many ranges")
+	}
+	if rq.Status != BlkOK {
+		return
+	}
+	// A flag that is not known is answered before a range that is wrong, in
+	// whatever order they are found.
+	for range n {
+		var b [blkRangeSize]byte
+		take(c, b[:])
+		d.addRange(rq, b[:], maxSectors)
+		if rq.Status == BlkUnsupported {
+			break
+		}
+	}
+	if rq.Status != BlkOK {
+		rq.Ranges, rq.Len = rq.Ranges[:0], 0
+	}
+}
+
+func (d *BlkDisk) addRange(rq *BlkRequest, b []byte, maxSectors uint32) {
+	sector, n, flags := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
+	switch {
+	case flags&^blkUnmap != 0 || flags != 0 && rq.Op != BlkWriteZeroes:
+		rq.fail(BlkUnsupported, "a flag of a range that is not known")
+	case n > maxSectors:
+		rq.fail(BlkIOErr, "a range that is too long")
+	case !d.inside(sector, uint64(n)):
+		rq.fail(BlkIOErr, "a range beyond the end of the disk")
+	case n > 0:
+		r := BlkRange{Off: int64(sector) * SectorSize, Len: int64(n) * SectorSize, Unmap: flags != 0}
+		rq.Ranges = append(rq.Ranges, r)
+	}
+}
+
+// Complete writes the status, and answers with what to give to Push: how many
+// bytes were written for certain, from the first on (section 2.7.8.2).
+func (rq *BlkRequest) Complete(status byte) (written uint32) {
+	rq.status[0] = status
+	if len(rq.Data) == 0 || rq.Op == BlkOut {
+		return 1
+	}
+	if status != BlkOK {
+		return 0 // the status is the last byte, and those before it are anything
+	}
+	return uint32(min(rq.Len+1, 1<<32-1))
+}
+
+// CopyID answers a BlkGetID: id, cut to 20 bytes and filled up with zeroes, as
+// far as there is room (section 5.2.6).
+func (rq *BlkRequest) CopyID(id string) {
+	var b [BlkIDSize]byte
+	copy(b[:], id)
+	rq.scatter(b[:])
+}
+
+// CopyLifetime answers a BlkGetLifetime: how much of the reserve is used up (1
+// to 3), and how worn two kinds of cells are in tenths (1 to 11); 0 is not
+// known, and is what values out of range become.
+func (rq *BlkRequest) CopyLifetime(preEOL, typA, typB uint16) {
+	var b [BlkLifetimeSize]byte
+	if preEOL <= 3 {
+		binary.LittleEndian.PutUint16(b[0:], preEOL)
+	}
+	if typA <= 11 {
+		binary.LittleEndian.PutUint16(b[2:], typA)
+	}
+	if typB <= 11 {
+		binary.LittleEndian.PutUint16(b[4:], typB)
+	}
+	rq.scatter(b[:])
+}
+
+// scatter writes b to the front of Data, and makes Len what was written.
+func (rq *BlkRequest) scatter(b []byte) {
+	rq.Len = 0
+	for _, v := range rq.Data {
+		n := copy(v, b)
+		b = b[n:]
+		rq.Len += int64(n)
+	}
+}
+
+// FailChain writes status where a chain has it that Pop gave with an error that
+// is not fatal, and answers with what to give to Push.
+func FailChain(c *Chain, status byte) (written uint32) {
+	if n := len(c.In); n > 0 {
+		last := c.In[n-1]
+		last[len(last)-1] = status
+	}
+	return 0
+}
