@@ -1,6 +1,10 @@
 package block
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
 
 // Info is what a node says of itself. The driver makes one when it opens and
 // keeps it for the node's life; only Size and Limits change, atomically.
@@ -32,6 +36,9 @@ type Info struct {
 	// follows is where the size comes from instead, where FollowSize said so.
 	follows    *Info
 	followSkip int64
+
+	watching sync.Mutex // held to change watchers, and while they are called
+	watchers []*func()
 }
 
 // MaxSize is the largest size that a node may have: rounding a position in it
@@ -60,7 +67,34 @@ func (i *Info) Size() int64 {
 
 // SetSize publishes a new size; drivers only. What is not in 0..MaxSize, as a
 // remote side may claim, becomes the nearest that is.
-func (i *Info) SetSize(n int64) { i.size.Store(min(max(n, 0), MaxSize)) }
+func (i *Info) SetSize(n int64) {
+	n = min(max(n, 0), MaxSize)
+	if i.size.Swap(n) == n {
+		return
+	}
+	i.watching.Lock()
+	defer i.watching.Unlock()
+	for _, f := range i.watchers {
+		(*f)()
+	}
+}
+
+// WatchSize calls f after each change of the size, until stop is called. f runs
+// within the request that changed it: it must not wait, nor ask for anything
+// but the size.
+func (i *Info) WatchSize(f func()) (stop func()) {
+	if i.follows != nil {
+		return i.follows.WatchSize(f)
+	}
+	i.watching.Lock()
+	defer i.watching.Unlock()
+	i.watchers = append(i.watchers, &f)
+	return func() {
+		i.watching.Lock()
+		defer i.watching.Unlock()
+		i.watchers = slices.DeleteFunc(i.watchers, func(w *func()) bool { return w == &f })
+	}
+}
 
 // FollowSize makes the size that of child, less the skip bytes at its
 // beginning, now and whenever it changes: for nodes that pass their content
