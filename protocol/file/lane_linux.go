@@ -34,6 +34,10 @@ func (l *leaf) EngineFile() *engine.File {
 	return l.m.file
 }
 
+// EngineKind is the engine that the node has chosen for the file, and that such
+// an export does well to choose as well.
+func (l *leaf) EngineKind() engine.Kind { return l.m.engine.Kind() }
+
 // newLeaf is the fast lane's way to the file.
 func (f *linuxFile) newLeaf(c *config) block.Leaf {
 	return &leaf{m: f.moves, always: c.sync && !c.noFlush, never: c.noFlush}

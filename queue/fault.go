@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+
+	"github.com/platter-storage/platter/internal/sys"
+)
+
+// Guest memory is a mapping of a file that the front end can cut short: then
+// touching it is a fault, which the loop and its workers turn into a panic
+// (debug.SetPanicOnFault) and recover here. Anything else that panics is a
+// fault of ours and goes on panicking. What the kernel touches is EFAULT.
+
+// faulted says whether a panic is that of memory which is gone.
+func faulted(r any) bool {
+	_, ok := r.(interface {
+		runtime.Error
+		Addr() uintptr
+	})
+	if !ok {
+		panic(r)
+	}
+	return true
+}
+
+// recoverFault makes EFAULT of a fault. It is deferred.
+func recoverFault(err *error) {
+	if r := recover(); r != nil && faulted(r) {
+		*err = syscall.EFAULT
+	}
+}
+
+// ringFault breaks the ring if its own memory is gone. It is deferred.
+func (q *Queue) ringFault(doing string) {
+	if r := recover(); r != nil && faulted(r) {
+		q.breakRing(fmt.Sprintf("the memory of the ring is gone (the front end has cut its file short): found while %s", doing))
+	}
+}
+
+// breakRing stops serving a ring that the guest has damaged. Requests in
+// flight end, and nobody hears of it. The other queues go on.
+func (q *Queue) breakRing(why string) {
+	if q.broken {
+		return
+	}
+	q.broken, q.pushed = true, 0
+	q.setState()
+	q.log.Error(fmt.Sprintf("%s stops: %s; the guest has to reset the device", q.name, why))
+	if q.errFd >= 0 {
+		if err := sys.SignalEvent(q.errFd); err != nil {
+			q.log.Warn(fmt.Sprintf("%s: its front end cannot be told: writing to the error descriptor: %v", q.name, err))
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package queue
+
+import (
+	"fmt"
+
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/engine"
+	"github.com/platter-storage/platter/internal/rawio"
+	"github.com/platter-storage/platter/internal/sys"
+)
+
+// The fast lane: what the node can map goes to the engine, or is copied, on
+// the loop's own thread.
+
+// laneOf says who has a request.
+const (
+	laneLoop   = iota // the loop, or its engine
+	laneWorker        // a worker, or the done list behind it
+	laneLeaf          // an engine shared with others, or the done list behind it
+)
+
+// maxInPlace is the longest range that is zeroed or discarded on the loop's
+// own thread, on a disk that never waits.
+const maxInPlace = 1 << 20
+
+// transfer begins a read or write.
+func (q *Queue) transfer(i int, s *slot) {
+	r := &q.table.refs[i]
+	v := q.table.vec(i)
+	m, ok := q.child.Map(r.rq, block.Op(s.op), s.off, v, block.Flags(s.fl))
+	switch {
+	case !ok:
+		q.slow(i, s)
+	case m.Kind == block.MapFile:
+		q.toFile(i, s, m, v)
+	default:
+		q.inMemory(i, s, m, v)
+	}
+}
+
+// toFile adds a request to those of the batch that go down together.
+func (q *Queue) toFile(i int, s *slot, m block.Mapping, v block.Vec) {
+	if q.leaf != m.Leaf {
+		q.follow(m.Leaf)
+	}
+	io := &q.table.refs[i].io
+	io.Kind, io.Sync = rawio.Read, false
+	if block.Op(s.op) == block.OpWrite {
+		io.Kind, io.Sync = rawio.Write, s.fl&uint32(block.FUA) != 0
+	}
+	io.Off, io.Vec = m.Off, v
+	if q.file != nil {
+		io.Done = q.ioDone
+		q.eng.Prep(io, q.file) // there is room for all slots
+		return
+	}
+	s.lane = laneLeaf
+	io.Done = q.away
+	q.gather = append(q.gather, io)
+	q.counts.shared.Add(1)
+}
+
+// fileDone ends a request to the file. It runs within Reap.
+func (q *Queue) fileDone(io *rawio.IO) {
+	i := int(io.Owner)
+	s := q.table.at(i)
+	if io.Err == nil {
+		q.poll.took(q.clock() - s.start)
+	}
+	q.finishMapped(i, s, int64(io.N), io.Err)
+}
+
+// leafDone hears of a request through an engine shared with others, on that
+// engine's goroutine.
+func (q *Queue) leafDone(io *rawio.IO) {
+	q.done.add(int(io.Owner))
+	q.wake()
+}
+
+// finishMapped ends a mapped request, or sends it the slow way if the result
+// is not final.
+func (q *Queue) finishMapped(i int, s *slot, n int64, err error) {
+	r := &q.table.refs[i]
+	err, again := q.child.Finish(r.rq, s.n, n, err)
+	if again {
+		q.toWorker(i, s)
+		return
+	}
+	q.end(i, s, err)
+}
+
+// inMemory serves a request whose bytes are in memory, or nowhere.
+func (q *Queue) inMemory(i int, s *slot, m block.Mapping, v block.Vec) {
+	q.counts.inPlace.Add(1)
+	n, err := s.n, copyMapped(block.Op(s.op), s.n, m, v)
+	if err != nil {
+		n = 0
+		q.counts.faults.Add(1)
+	}
+	q.finishMapped(i, s, n, err)
+}
+
+// copyMapped moves the bytes. Guest memory that is gone is an error.
+func copyMapped(op block.Op, n int64, m block.Mapping, v block.Vec) (err error) {
+	defer recoverFault(&err)
+	switch {
+	case m.Kind == block.MapZero && op == block.OpRead:
+		v.Zero(0, n)
+	case m.Kind == block.MapZero:
+	case op == block.OpRead:
+		v.CopyIn(m.Mem, 0)
+	default:
+		v.CopyOut(m.Mem, 0)
+	}
+	return nil
+}
+
+// slow sends a request through the blocking methods: on the loop's own thread
+// where the disk never waits and nothing of ours is in flight that the request
+// could come to wait for, else to a worker.
+func (q *Queue) slow(i int, s *slot) {
+	if !q.child.Info().Inline || s.n > maxInPlace || q.eng.InFlight() > 0 || len(q.gather) > 0 {
+		q.toWorker(i, s)
+		return
+	}
+	q.counts.inPlace.Add(1)
+	q.end(i, s, q.perform(i))
+}
+
+func (q *Queue) toWorker(i int, s *slot) {
+	s.lane = laneWorker
+	q.work.push(i)
+}
+
+// follow makes leaf the place where mapped requests go. If it has a file that
+// an engine of ours can reach, that is what they go through.
+func (q *Queue) follow(leaf block.Leaf) {
+	if q.leaf != nil {
+		q.submit() // what was gathered is for another
+	}
+	if q.file != nil {
+		q.eng.Forget(q.file)
+	}
+	q.leaf, q.file = leaf, nil
+	own, ok := leaf.(interface {
+		EngineFile() *engine.File
+		EngineKind() engine.Kind
+	})
+	if !ok {
+		q.explain("requests go through the storage's own queue")
+		return
+	}
+	f, kind := own.EngineFile(), own.EngineKind()
+	switch {
+	case f == nil:
+		q.explain("requests go through the storage's own engine, which makes every write durable")
+	case kind == q.kind:
+		q.file = f
+		q.explain(fmt.Sprintf("%v, as the disk itself; %s", kind, q.eng.Reason()))
+	case q.eng.InFlight() > 0:
+		q.leaf = nil // another engine once this one has nothing left: the next request asks again
+	default:
+		q.change(kind, f)
+	}
+}
+
+// change replaces the engine by one that f wants.
+func (q *Queue) change(kind engine.Kind, f *engine.File) {
+	if err := q.open(kind, fmt.Sprintf("%v, as the disk itself", kind)); err != nil {
+		q.log.Warn(fmt.Sprintf("%s: no engine of its own: %v; it shares the disk's, which costs more CPU", q.name, err))
+		q.explain(fmt.Sprintf("requests go through the engine that the disk's other users share, because there is none of the queue's own: %v", err))
+		return
+	}
+	q.file = f
+}
+
+// open makes an engine and puts it in the place of the one there is, in which
+// nothing is in flight.
+func (q *Queue) open(kind engine.Kind, why string) error {
+	cfg := engine.Config{Depth: q.table.depth(), Owner: engine.Locked}
+	if q.cfg.Register && kind == engine.Uring {
+		cfg.Buffers = q.guestMemory
+	}
+	eng, err := engine.New(kind, cfg)
+	if err != nil {
+		return err
+	}
+	if q.kickFd >= 0 {
+		if err := eng.Watch(q.kickFd, kicked); err != nil {
+			_ = eng.Close() // it has nothing in flight
+			return err
+		}
+	}
+	q.wakeMu.Lock()
+	old := q.eng
+	q.eng, q.kind = eng, kind
+	q.wakeMu.Unlock()
+	q.explain(why + "; " + eng.Reason())
+	if old != nil {
+		return old.Close()
+	}
+	return nil
+}
+
+// kicked has nothing to do: that the engine's Wait returned is all.
+func kicked() {}
+
+func (q *Queue) explain(s string) { q.reason.Store(&s) }
+
+// meetStorage finds out where reads go before the guest's first one, so that
+// Reason has something to say and the first request need not wait for an
+// engine to be made.
+func (q *Queue) meetStorage() {
+	bq := block.NewQueue(q.cfg.Env, block.NewQueueGroup()) // counts nowhere
+	defer bq.Close()
+	n := int64(q.child.Limits().ReadAlign)
+	b, mapping, err := sys.MapAligned(int(n), block.MaxAlign)
+	if err != nil || n > q.child.Size() {
+		return
+	}
+	defer sys.Unmap(mapping)
+	rq := bq.Begin()
+	defer bq.End(rq, block.OpRead, 0, nil)
+	if m, ok := q.child.Map(rq, block.OpRead, 0, block.Vec{b}, 0); ok {
+		if m.Kind == block.MapFile {
+			q.follow(m.Leaf)
+		}
+		_, _ = q.child.Finish(rq, n, n, nil) // nothing was read, and nobody looks
+	}
+}
+
+// clock is the time, read at most once a batch where nobody has waited.
+func (q *Queue) clock() int64 {
+	if q.at == 0 {
+		q.at = q.now()
+	}
+	return q.at
+}

@@ -1,0 +1,150 @@
+package queue
+
+import (
+	"fmt"
+
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/engine"
+	"github.com/platter-storage/platter/virtio"
+)
+
+// attach takes up a ring.
+func (q *Queue) attach(v Vring) error {
+	if q.ring != nil {
+		return fmt.Errorf("%s: it has a ring already: stop it first", q.name)
+	}
+	ring, err := q.newRing(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", q.name, err)
+	}
+	if err := q.setKick(v.Kick); err != nil {
+		return err
+	}
+	if err := q.register(v.Memory); err != nil {
+		return err
+	}
+	q.disk = v.Disk
+	if q.child.Info().ReadOnly || q.child.Perm()&block.PermWrite == 0 {
+		q.disk.Features |= virtio.BlkFeatureRO
+	}
+	q.ring, q.layout, q.mem = ring, v.Layout, v.Map
+	q.dirty, q.ringLog = v.Log, v.RingLog
+	q.callFd, q.errFd = v.Call, v.Err
+	q.broken, q.deaf = false, false
+	if n := ring.Out(); n > 0 {
+		q.log.Info(fmt.Sprintf("%s: %d requests were in flight when the former process ended: they are done again, first of all", q.name, n))
+	}
+	q.setState()
+	return nil
+}
+
+// newRing reads the ring's memory, which may be gone already.
+func (q *Queue) newRing(v Vring) (r *virtio.Ring, err error) {
+	defer recoverFault(&err)
+	if v.Map == nil {
+		return nil, fmt.Errorf("a ring without guest memory")
+	}
+	return virtio.NewRing(v.Layout, v.Map, virtio.Options{Base: v.Base, Inflight: v.Inflight, Crash: q.ringHook})
+}
+
+// detach gives the ring up. Nothing is in flight.
+func (q *Queue) detach() (base uint32) {
+	if q.ring == nil {
+		return 0
+	}
+	q.disarm()
+	base = q.ring.Base()
+	_ = q.setKick(-1) // there is nothing to watch: it cannot fail
+	q.ring, q.mem, q.dirty = nil, nil, nil
+	q.callFd, q.errFd = -1, -1
+	q.enabled, q.broken = false, false
+	q.setState()
+	return base
+}
+
+// setKick watches another descriptor.
+func (q *Queue) setKick(fd int) error {
+	if q.kickFd >= 0 {
+		q.eng.Unwatch(q.kickFd)
+	}
+	q.kickFd = -1
+	if fd < 0 {
+		return nil
+	}
+	if err := q.eng.Watch(fd, kicked); err != nil {
+		return fmt.Errorf("%s: the kick descriptor cannot be watched: %w", q.name, err)
+	}
+	q.kickFd = fd
+	return nil
+}
+
+// setMap goes on with other guest memory. Nothing is in flight.
+func (q *Queue) setMap(m *virtio.Map, memory [][]byte, desc, driver, device []byte) error {
+	if err := q.register(memory); err != nil {
+		return err
+	}
+	if q.ring == nil {
+		return nil
+	}
+	if err := q.remap(m, desc, driver, device); err != nil {
+		return fmt.Errorf("%s: %w", q.name, err)
+	}
+	q.mem = m
+	return nil
+}
+
+// register makes the ring to the kernel anew with guest memory registered, where
+// that was asked for. Nothing is in flight.
+func (q *Queue) register(memory [][]byte) error {
+	q.guestMemory = memory
+	if !q.cfg.Register || q.kind != engine.Uring {
+		return nil
+	}
+	if err := q.open(q.kind, fmt.Sprintf("%v, as the disk itself", q.kind)); err != nil {
+		return fmt.Errorf("%s: %w", q.name, err)
+	}
+	return nil
+}
+
+// remap moves the ring.
+func (q *Queue) remap(m *virtio.Map, desc, driver, device []byte) (err error) {
+	defer recoverFault(&err)
+	return q.ring.Remap(m, desc, driver, device)
+}
+
+func (q *Queue) setLog(l *virtio.Log, ring RingLog) {
+	q.dirty, q.ringLog = l, ring
+	q.logRing() // what was written before may have been missed
+}
+
+// logRing marks the ring's own pages in the dirty log, behind what was written
+// there.
+func (q *Queue) logRing() {
+	if q.dirty == nil || !q.ringLog.On {
+		return
+	}
+	desc, _, device := virtio.AreaSizes(q.layout.Size, q.layout.Features)
+	q.dirty.Mark(q.ringLog.Device, uint64(device))
+	if q.layout.Features&virtio.FeatureRingPacked != 0 {
+		q.dirty.Mark(q.ringLog.Desc, uint64(desc))
+	}
+}
+
+func (q *Queue) setEnabled(on bool) {
+	q.enabled = on
+	q.setState()
+}
+
+// setState publishes the state for Stats.
+func (q *Queue) setState() {
+	s := Disabled
+	switch {
+	case q.ring == nil:
+		s = Detached
+	case q.broken:
+		s = Broken
+	case q.enabled:
+		s = Enabled
+	}
+	q.state.Store(uint32(s))
+}
