@@ -121,11 +121,12 @@ type BlkRequest struct {
 	Why    string
 
 	status []byte // one byte of guest memory
+	room   int64  // bytes of Data
 }
 
 // Parse reads the request that a chain is. Header, data and status may lie
-// anywhere in it as far as their order goes (section 2.7.4); c's vectors are cut
-// to what is data. It answers false if the chain has no byte for a status:
+// anywhere in it as far as their order goes (section 2.7.4); pieces of c's vectors
+// that hold more than data are cut. It answers false if the chain has no byte for a status:
 // nobody can be told what became of such a request, so the device stops and
 // waits for its reset.
 //
@@ -142,7 +143,7 @@ func (d *BlkDisk) Parse(c *Chain, rq *BlkRequest) bool {
 		rq.fail(BlkIOErr, "a header cut short")
 		return true
 	}
-	take(c, h[:])
+	out, outBytes := take(c.Out, h[:]), c.OutBytes-blkHeaderSize
 	rq.Op = BlkOp(binary.LittleEndian.Uint32(h[:]))
 	sector := binary.LittleEndian.Uint64(h[8:])
 	switch rq.Op {
@@ -150,7 +151,7 @@ func (d *BlkDisk) Parse(c *Chain, rq *BlkRequest) bool {
 		rq.Data, rq.Len = c.In, int64(c.InBytes)
 		d.checkTransfer(rq, sector)
 	case BlkOut:
-		rq.Data, rq.Len = c.Out, int64(c.OutBytes)
+		rq.Data, rq.Len = out, int64(outBytes)
 		if d.mayChange(rq) {
 			d.checkTransfer(rq, sector)
 		}
@@ -163,11 +164,11 @@ func (d *BlkDisk) Parse(c *Chain, rq *BlkRequest) bool {
 			rq.fail(BlkUnsupported, "no lifetime is offered")
 		}
 	case BlkDiscard:
-		d.parseRanges(c, rq, BlkFeatureDiscard, d.MaxDiscardSectors, d.MaxDiscardSeg)
+		d.parseRanges(out, outBytes, rq, BlkFeatureDiscard, d.MaxDiscardSectors, d.MaxDiscardSeg)
 	case BlkWriteZeroes:
-		d.parseRanges(c, rq, BlkFeatureWriteZeroes, d.MaxWriteZeroesSectors, d.MaxWriteZeroesSeg)
+		d.parseRanges(out, outBytes, rq, BlkFeatureWriteZeroes, d.MaxWriteZeroesSectors, d.MaxWriteZeroesSeg)
 	case BlkSecureErase:
-		d.parseRanges(c, rq, BlkFeatureSecureErase, d.MaxSecureEraseSectors, d.MaxSecureEraseSeg)
+		d.parseRanges(out, outBytes, rq, BlkFeatureSecureErase, d.MaxSecureEraseSectors, d.MaxSecureEraseSeg)
 	default:
 		rq.fail(BlkUnsupported, "an unknown type")
 	}
@@ -193,26 +194,23 @@ func (rq *BlkRequest) takeStatus(c *Chain) bool {
 		c.In[n-1] = last[:len(last)-1]
 	}
 	c.InBytes--
+	rq.room = int64(c.InBytes)
 	return true
 }
 
-// take copies the first readable bytes to dst and cuts them off. There are
-// enough.
-func take(c *Chain, dst []byte) {
-	c.OutBytes -= uint64(len(dst))
-	i := 0
-	for len(dst) > 0 {
-		n := copy(dst, c.Out[i])
-		dst = dst[n:]
-		if n == len(c.Out[i]) {
-			i++
-		} else {
-			c.Out[i] = c.Out[i][n:]
+// take copies the first bytes of v to dst, and answers with the rest of v. There
+// are enough.
+func take(v [][]byte, dst []byte) [][]byte {
+	for {
+		n := copy(dst, v[0])
+		if n < len(v[0]) {
+			v[0] = v[0][n:]
+			return v
 		}
-	}
-	// The vector's beginning stays where it is: it will be appended to again.
-	if i > 0 {
-		c.Out = c.Out[:copy(c.Out, c.Out[i:])]
+		v, dst = v[1:], dst[n:]
+		if len(dst) == 0 {
+			return v
+		}
 	}
 }
 
@@ -245,13 +243,13 @@ func (d *BlkDisk) mayChange(rq *BlkRequest) bool {
 
 // parseRanges reads the ranges of a discard, write zeroes or secure erase, and
 // checks them (sections 5.2.6.1 and 5.2.6.2).
-func (d *BlkDisk) parseRanges(c *Chain, rq *BlkRequest, feature uint64, maxSectors, maxSeg uint32) {
-	n := c.OutBytes / blkRangeSize
+func (d *BlkDisk) parseRanges(v [][]byte, bytes uint64, rq *BlkRequest, feature uint64, maxSectors, maxSeg uint32) {
+	n := bytes / blkRangeSize
 	switch {
 	case d.Features&feature == 0:
 		rq.fail(BlkUnsupported, "not offered")
 	case !d.mayChange(rq):
-	case n == 0 || c.OutBytes%blkRangeSize != 0:
+	case n == 0 || bytes%blkRangeSize != 0:
 		rq.fail(BlkIOErr, "ranges cut short")
 	case n > uint64(maxSeg) || n > BlkMaxRanges:
 		rq.fail(BlkIOErr, "too many ranges")
@@ -263,7 +261,7 @@ func (d *BlkDisk) parseRanges(c *Chain, rq *BlkRequest, feature uint64, maxSecto
 	// whatever order they are found.
 	for range n {
 		var b [blkRangeSize]byte
-		take(c, b[:])
+		v = take(v, b[:])
 		d.addRange(rq, b[:], maxSectors)
 		if rq.Status == BlkUnsupported {
 			break
@@ -298,6 +296,9 @@ func (rq *BlkRequest) Complete(status byte) (written uint32) {
 	}
 	if status != BlkOK {
 		return 0 // the status is the last byte, and those before it are anything
+	}
+	if rq.Len < rq.room {
+		return uint32(min(rq.Len, 1<<32-1)) // a gap before the status
 	}
 	return uint32(min(rq.Len+1, 1<<32-1))
 }

@@ -55,8 +55,9 @@ type Driver struct {
 	skipTo  uint16 // the one that the used entry named
 	skipLen uint32
 
-	firstFlags uint32  // packed: last word of the first descriptor that Kick shows
-	firstWord  *uint32 // packed: where it goes; nil if nothing is to be shown
+	holdsBack bool   // packed: the first descriptor that Kick shows is not marked yet
+	heldAt    uint16 // packed: which it is
+	held      uint32 // packed: its last word
 
 	availIdx   half    // split
 	usedEvent  half    // split
@@ -102,14 +103,23 @@ func NewDriver(l Layout, t Tables) (*Driver, error) {
 		}
 		d.head = l.Size
 		d.availWrap, d.offerWrap, d.usedWrap = true, true, true
-		d.driverWord, d.deviceWord = word(l.Driver), word(l.Device)
-		return d, nil
+	} else {
+		d.next[l.Size-1] = 0
 	}
-	d.next[l.Size-1] = 0
-	n := int(l.Size)
+	d.attach()
+	return d, nil
+}
+
+// attach finds the fields of the areas that both sides look at.
+func (d *Driver) attach() {
+	l := &d.areas
+	if d.packed {
+		d.driverWord, d.deviceWord = word(l.Driver), word(l.Device)
+		return
+	}
+	n := int(d.size)
 	d.availFlags, d.availIdx, d.usedEvent = halfAt(l.Driver, 0), halfAt(l.Driver, 2), halfAt(l.Driver, 4+2*n)
 	d.usedWord, d.availEvent = word(l.Device), halfAt(l.Device, 4+8*n)
-	return d, nil
 }
 
 // Free is how many descriptors the ring has left.

@@ -34,21 +34,21 @@ func (d *Driver) addPacked(out, in []Seg, indirect bool) uint16 {
 // made available before the next.
 func (d *Driver) putPacked(e desc, id uint16) {
 	b := d.areas.Desc[int(d.avail)*descSize:]
+	last := uint32(id) | uint32(e.flags|marks(d.availWrap, false))<<16
 	binary.LittleEndian.PutUint64(b, e.addr)
-	binary.LittleEndian.PutUint32(b[8:], e.len)
-	w, last := lastWord(d.areas.Desc, d.avail), uint32(id)|uint32(e.flags|marks(d.availWrap, false))<<16
-	if d.firstWord == nil {
-		d.firstWord, d.firstFlags = w, last
+	if !d.holdsBack {
+		d.holdsBack, d.heldAt, d.held = true, d.avail, last
+		binary.LittleEndian.PutUint32(b[8:], e.len)
 	} else {
-		atomic.StoreUint32(w, last)
+		binary.LittleEndian.PutUint64(b[8:], uint64(e.len)|uint64(last)<<32)
 	}
 	d.avail, d.availWrap = d.advance(d.avail, d.availWrap, 1)
 }
 
 func (d *Driver) kickPacked() bool {
 	old, oldWrap := d.offered, d.offerWrap
-	atomic.StoreUint32(d.firstWord, d.firstFlags)
-	d.firstWord = nil
+	atomic.StoreUint32(lastWord(d.areas.Desc, d.heldAt), d.held)
+	d.holdsBack = false
 	d.offered, d.offerWrap = d.avail, d.availWrap
 	return wanted(atomic.LoadUint32(d.deviceWord), d.eventIdx, d.size, old, oldWrap, d.avail, d.availWrap)
 }

@@ -124,12 +124,12 @@ func (r *Ring) publishPacked() bool {
 			flags |= descWrite
 		}
 		slot := int(r.used) * descSize
-		binary.LittleEndian.PutUint32(r.areas.Desc[slot+8:], p.written)
-		w, last := lastWord(r.areas.Desc, r.used), uint32(p.Head)|uint32(flags)<<16
+		last := uint32(p.Head) | uint32(flags)<<16
 		if first == nil {
-			first, firstLast = w, last
+			first, firstLast = lastWord(r.areas.Desc, r.used), last
+			binary.LittleEndian.PutUint32(r.areas.Desc[slot+8:], p.written)
 		} else {
-			atomic.StoreUint32(w, last)
+			binary.LittleEndian.PutUint64(r.areas.Desc[slot+8:], uint64(p.written)|uint64(last)<<32)
 		}
 		r.step(StepPushed)
 		if r.log != nil {

@@ -140,14 +140,14 @@ func StartBase(features uint64) uint32 {
 // changes in between, a Ring neither panics nor loops, gives out no byte that
 // is not in the Map, and never has more than Layout.Size chains out.
 type Ring struct {
-	areas    Layout
-	mem      *Map
-	cache    Cache
-	inflight *Inflight
-	crash    func(Step)
-	log      *Log
-	logDesc  uint64
-	logDev   uint64
+	areas     Layout
+	mem       *Map
+	cache     Cache
+	inflight  *Inflight
+	crash     func(Step)
+	log       *Log
+	logDesc   uint64
+	logDevice uint64
 
 	size     uint16
 	packed   bool
@@ -161,6 +161,7 @@ type Ring struct {
 	availWrap bool   // packed
 	usedWrap  bool   // packed
 	armed     bool   // kicks are asked for
+	usedFlags uint32 // split: flags of the used ring
 
 	out     uint16 // chains popped and not published, recovered ones included
 	outDesc uint32 // descriptors of the ring that they take
@@ -195,7 +196,7 @@ type pending struct {
 // split ring from memory, and recovers what o.Inflight has on record: Pop gives
 // those chains first, in the order in which they were offered.
 func NewRing(l Layout, m *Map, o Options) (*Ring, error) {
-	r := &Ring{mem: m, inflight: o.Inflight, crash: o.Crash, log: o.Log, logDesc: o.LogDesc, logDev: o.LogDevice}
+	r := &Ring{armed: true, inflight: o.Inflight, crash: o.Crash, log: o.Log, logDesc: o.LogDesc, logDevice: o.LogDevice}
 	r.size = l.Size
 	r.packed = l.packed()
 	r.eventIdx = l.Features&FeatureEventIdx != 0

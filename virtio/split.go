@@ -101,8 +101,7 @@ func (r *Ring) publishSplit() bool {
 		r.used += uint16(n)
 		r.logUsed(slot, 8)
 	}
-	flags := atomic.LoadUint32(r.usedWord) & 0xffff
-	atomic.StoreUint32(r.usedWord, flags|uint32(r.used)<<16)
+	atomic.StoreUint32(r.usedWord, r.usedFlags|uint32(r.used)<<16)
 	r.logUsed(0, 4)
 	r.step(StepPublished)
 	r.settleSplit()
@@ -142,8 +141,7 @@ func (r *Ring) armSplit() {
 		r.logUsed(4+8*int(r.size), 2)
 		return
 	}
-	atomic.StoreUint32(r.usedWord, uint32(r.used)<<16)
-	r.logUsed(0, 4)
+	r.flagSplit(0)
 }
 
 // disarmSplit has nothing to do with event indexes: one that is passed is
@@ -152,15 +150,18 @@ func (r *Ring) disarmSplit() {
 	if r.eventIdx {
 		return
 	}
-	atomic.StoreUint32(r.usedWord, uint32(r.used)<<16|uint32(usedNoNotify))
+	r.flagSplit(usedNoNotify)
+}
+
+func (r *Ring) flagSplit(flags uint16) {
+	r.usedFlags = uint32(flags)
+	atomic.StoreUint32(r.usedWord, r.usedFlags|uint32(r.used)<<16)
 	r.logUsed(0, 4)
 }
 
 // logUsed marks a part of the device area as written.
 func (r *Ring) logUsed(off, n int) {
 	if r.log != nil {
-		r.log.Mark(r.logDevice(off), uint64(n))
+		r.log.Mark(r.logDevice+uint64(off), uint64(n))
 	}
 }
-
-func (r *Ring) logDevice(off int) uint64 { return r.logDev + uint64(off) }
