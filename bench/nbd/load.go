@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type workload struct {
 	block  int  // bytes a request
 	depth  int  // requests in flight, each connection
 	conns  int
+	pinned bool // client and server share one processor
 }
 
 // readBuffer is how much a connection takes in at once. It stays in the cache:
@@ -29,10 +31,12 @@ const readBuffer = 256 << 10
 // dialTimeout is how long a connection and its handshake may take.
 const dialTimeout = 10 * time.Second
 
-// loader drives one connection from one goroutine, with as little work a
-// request as it can: client and server share the processors.
+// loader drives one connection from one thread, with as little work a request
+// as it can: client and server share the processors. It waits in the kernel,
+// as clients in C do: the runtime's poller would add wake-ups of its own, which
+// at depth 1 cost more than any server.
 type loader struct {
-	conn *net.UnixConn
+	conn *blocking
 	w    workload
 	size int64
 	disk content // nil: any bytes are written, and those read are not looked at
@@ -42,7 +46,7 @@ type loader struct {
 	slots   []slot
 	heads   []byte // of the batch to send
 	payload []byte // what every write sends, if disk is nil
-	pieces  net.Buffers
+	pieces  [][]byte
 	pending int // slots in the batch to send
 	flying  int
 
@@ -80,15 +84,16 @@ func dial(s *server, w workload, seed uint64, disk content) (*loader, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("handshake with %s: %w", s.name, err), conn.Close())
 	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
+	wait, err := toBlocking(conn.(*net.UnixConn))
+	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	l := &loader{
-		conn: conn.(*net.UnixConn), w: w, size: int64(session.Export.Size), disk: disk,
+		conn: wait, w: w, size: int64(session.Export.Size), disk: disk,
 		rng:     rand.NewPCG(seed, 1),
 		slots:   make([]slot, w.depth),
 		heads:   make([]byte, 0, w.depth*nbd.RequestLen),
-		pieces:  make(net.Buffers, 0, 2*w.depth),
+		pieces:  make([][]byte, 0, 2*w.depth),
 		payload: make([]byte, w.block),
 		in:      make([]byte, readBuffer),
 		want:    make([]byte, readBuffer),
@@ -100,7 +105,7 @@ func dial(s *server, w workload, seed uint64, disk content) (*loader, error) {
 		}
 	}
 	if l.size < int64(w.block) {
-		return nil, errors.Join(fmt.Errorf("%s: the disk has %d bytes, fewer than one request of %d", s.name, l.size, w.block), conn.Close())
+		return nil, errors.Join(fmt.Errorf("%s: the disk has %d bytes, fewer than one request of %d", s.name, l.size, w.block), wait.Close())
 	}
 	return l, nil
 }
@@ -108,8 +113,14 @@ func dial(s *server, w workload, seed uint64, disk content) (*loader, error) {
 // run keeps depth requests in flight until the time is over or total requests
 // have been sent (0: no such limit), and then takes in what is left.
 func (l *loader) run(until time.Time, total int64) error {
-	if err := l.conn.SetDeadline(until.Add(time.Minute)); err != nil {
-		return err
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if l.w.pinned {
+		undo, err := pinThread()
+		if err != nil {
+			return err
+		}
+		defer undo()
 	}
 	sent := int64(0)
 	more := func(now time.Time) bool { return now.Before(until) && (total == 0 || sent < total) }
@@ -184,8 +195,7 @@ func (l *loader) send() error {
 	}
 	var err error
 	if l.w.write {
-		pieces := l.pieces // WriteTo consumes its own copy of the slice
-		_, err = pieces.WriteTo(l.conn)
+		err = l.conn.writev(l.pieces)
 		l.pieces = l.pieces[:0]
 	} else {
 		_, err = l.conn.Write(l.heads)

@@ -170,6 +170,13 @@ func (p *plan) one(d disk, r row, s *server, seconds float64) (load, time.Durati
 		defer f.leave() // what matters is said by then
 		client = func() (load, error) { return f.run(length, 0) }
 	}
+	if r.load.pinned {
+		undo, err := pin(s.pid)
+		if err != nil {
+			return load{}, 0, err
+		}
+		defer undo() // a server that is gone is reported below
+	}
 	before, err := s.cpu()
 	if err != nil {
 		return load{}, 0, err

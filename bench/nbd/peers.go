@@ -42,8 +42,9 @@ func (p *place) memory() (string, error) {
 	return name, makeFile(name, p.size, true)
 }
 
-func peers(platter string) []peer {
-	return []peer{
+// peers are all servers; other is a second build of platter, or "".
+func peers(platter, other string) []peer {
+	list := []peer{
 		{name: "platter", binary: platter, version: []string{"version"}, serve: func(d disk, at *place) (command, string, bool, error) { return servePlatter(platter, d, at) }},
 		{name: "qemu-nbd", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) { return serveQEMU("io_uring", d, at) }},
 		{name: "qemu-native", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) {
@@ -55,6 +56,14 @@ func peers(platter string) []peer {
 		{name: "nbdkit", binary: "nbdkit", version: []string{"--version"}, serve: serveNBDKit},
 		{name: "nbd-server", binary: "nbd-server", version: []string{"-V"}, serve: serveNBDServer},
 	}
+	if other != "" {
+		list = append(list, peer{name: "other", binary: other, version: []string{"version"}, serve: func(d disk, at *place) (command, string, bool, error) {
+			c, note, ok, err := servePlatter(other, d, at)
+			c.unlike = true
+			return c, strings.TrimPrefix(note+", another build", ", "), ok, err
+		}})
+	}
+	return list
 }
 
 func servePlatter(binary string, d disk, at *place) (command, string, bool, error) {

@@ -28,6 +28,7 @@ const (
 
 var rows = []row{
 	{name: "r4k-d1", about: "4 KiB random read, depth 1", load: workload{random: true, block: 4 * kib, depth: 1, conns: 1}},
+	{name: "r4k-d1-pin", about: "4 KiB random read, depth 1, client and server on one processor", load: workload{random: true, block: 4 * kib, depth: 1, conns: 1, pinned: true}},
 	{name: "r4k-d32", about: "4 KiB random read, depth 32", load: workload{random: true, block: 4 * kib, depth: 32, conns: 1}},
 	{name: "r4k-4x16", about: "4 KiB random read, 4 connections x depth 16", load: workload{random: true, block: 4 * kib, depth: 16, conns: 4}},
 	{name: "w4k-d32", about: "4 KiB random write, depth 32", load: workload{write: true, random: true, block: 4 * kib, depth: 32, conns: 1}},

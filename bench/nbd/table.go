@@ -47,7 +47,7 @@ func (o outcome) verdicts() []string {
 	again := o.Cells[len(o.Cells)-1]
 	for i, c := range o.Cells {
 		if c.Unlike {
-			out[i] = "not compared: page cache"
+			out[i] = "not compared"
 		}
 	}
 	gap := math.Abs(again.Rate.Median()/ours.Rate.Median() - 1)
