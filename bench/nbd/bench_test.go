@@ -160,7 +160,7 @@ func TestVerdictsAgainstTheBestPeer(t *testing.T) {
 func TestServerThatDoesOtherwiseIsNotComparedWith(t *testing.T) {
 	o := outcomeOf(100, 200, 100)
 	o.Cells[2].Unlike = true
-	if v := o.verdicts(); !strings.HasPrefix(v[0], "rate 1.00x") || v[2] != "not compared: page cache" || v[1] != "fastest peer, least CPU" {
+	if v := o.verdicts(); !strings.HasPrefix(v[0], "rate 1.00x") || v[2] != "not compared" || v[1] != "fastest peer, least CPU" {
 		t.Errorf("verdicts %q", v)
 	}
 }
