@@ -229,28 +229,38 @@ func (q *Queue) Begin() *Req {
 	}
 	q.mu.Unlock()
 	if rq != nil {
-		rq.depth, rq.path, rq.ctx, rq.start = 0, 0, nil, q.env.Now()
+		rq.Restart(q.env.Now())
 	}
 	return rq
 }
 
+// Restart makes an object fit for another request, which began at now: for a
+// source that keeps its objects and counts with Count what it does with them.
+func (rq *Req) Restart(now int64) { rq.depth, rq.path, rq.ctx, rq.start = 0, 0, nil, now }
+
 // End counts the finished request and takes its object back. n is the length
 // in bytes.
 func (q *Queue) End(rq *Req, op Op, n int64, err error) {
+	q.Count(rq, op, n, err, q.env.Now())
+	q.mu.Lock()
+	rq.next, q.free = q.free, rq
+	q.mu.Unlock()
+}
+
+// Count counts a request that finished at now, and leaves its object to the
+// caller, for Restart.
+func (q *Queue) Count(rq *Req, op Op, n int64, err error, now int64) {
 	c := q.c
 	c.requests[op].Add(1)
 	c.bytes[op].Add(uint64(n))
 	if err != nil {
 		c.errors[op].Add(1)
 	}
-	c.hist[op][histBucket(q.env.Now()-rq.start)].Add(1)
+	c.hist[op][histBucket(now-rq.start)].Add(1)
 	for p := uint32(rq.path); p != 0; p &= p - 1 {
 		c.paths[bits.TrailingZeros32(p)].Add(1)
 	}
 	if rq.depth != 0 {
 		panic("block: a request ended inside a node")
 	}
-	q.mu.Lock()
-	rq.next, q.free = q.free, rq
-	q.mu.Unlock()
 }

@@ -33,9 +33,7 @@ func (q *Queue) takeBack() int {
 
 // end ends a request of the block layer.
 func (q *Queue) end(i int, s *slot, err error) {
-	r := &q.table.refs[i]
-	q.bq.End(r.rq, block.Op(s.op), s.n, err)
-	r.rq = nil
+	q.bq.Count(q.table.refs[i].rq, block.Op(s.op), s.n, err, q.clock())
 	if err != nil {
 		q.complain(err)
 	}
@@ -104,7 +102,9 @@ func (q *Queue) mark(i int, s *slot) {
 // publish shows the guest all that has ended since the last time, and calls it
 // if it wants to be called.
 func (q *Queue) publish() {
-	q.inFlight.Store(int32(q.table.used))
+	if n := int32(q.table.used); n != q.inFlight.Load() {
+		q.inFlight.Store(n)
+	}
 	if q.pushed == 0 || q.broken {
 		return
 	}

@@ -23,6 +23,9 @@ const (
 // own thread, on a disk that never waits.
 const maxInPlace = 1 << 20
 
+// longCopy is the length of a copy after which the clock is read again.
+const longCopy = 16 << 10
+
 // transfer begins a read or write.
 func (q *Queue) transfer(i int, s *slot) {
 	r := &q.table.refs[i]
@@ -91,8 +94,11 @@ func (q *Queue) finishMapped(i int, s *slot, n int64, err error) {
 
 // inMemory serves a request whose bytes are in memory, or nowhere.
 func (q *Queue) inMemory(i int, s *slot, m block.Mapping, v block.Vec) {
-	q.counts.inPlace.Add(1)
+	q.inPlace++
 	n, err := s.n, copyMapped(block.Op(s.op), s.n, m, v)
+	if n >= longCopy {
+		q.at = 0 // that took its time
+	}
 	if err != nil {
 		n = 0
 		q.counts.faults.Add(1)
@@ -123,8 +129,10 @@ func (q *Queue) slow(i int, s *slot) {
 		q.toWorker(i, s)
 		return
 	}
-	q.counts.inPlace.Add(1)
-	q.end(i, s, q.perform(i))
+	q.inPlace++
+	err := q.perform(i)
+	q.at = 0
+	q.end(i, s, err)
 }
 
 func (q *Queue) toWorker(i int, s *slot) {
@@ -229,7 +237,8 @@ func (q *Queue) meetStorage() {
 	}
 }
 
-// clock is the time, read at most once a batch where nobody has waited.
+// clock is the time, read when it is first asked for and again after whatever
+// takes some: a handful of times in a batch, not twice for each request.
 func (q *Queue) clock() int64 {
 	if q.at == 0 {
 		q.at = q.now()

@@ -57,8 +57,9 @@ type loop struct {
 
 	// Rest.
 	poll      poller
-	at        int64 // when the batch began
-	idleSince int64 // 0: not idle
+	at        int64  // when the batch began
+	inPlace   uint64 // requests of this batch that were served in place
+	idleSince int64  // 0: not idle
 	lookFor   int64
 	looks     uint32
 
@@ -131,6 +132,7 @@ func (q *Queue) step() int {
 	n += q.takeNew()
 	if q.eng.InFlight() > 0 || len(q.gather) > 0 {
 		q.submit()
+		q.at = 0
 		n += q.eng.Reap(0) // what the page cache had is there at once
 	}
 	q.publish()

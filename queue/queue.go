@@ -133,6 +133,9 @@ func Start(cfg Config) (*Queue, error) {
 		return nil, fmt.Errorf("%s: %w", q.name, err)
 	}
 	q.bq = block.NewQueue(cfg.Env, cfg.Group)
+	for i := range q.table.refs {
+		q.table.refs[i].rq = q.bq.Begin()
+	}
 	q.work = newWorkers(cfg.Workers, cfg.Depth, cfg.Env.Go, q.runSlow)
 	ReserveProcs(1)
 	started := make(chan error, 1)

@@ -58,7 +58,7 @@ type elem struct{ addr, len, cap uintptr }
 
 // refs is the part of a slot that the collector must see.
 type refs struct {
-	rq  *block.Req
+	rq  *block.Req // the slot's own, for all its requests
 	io  rawio.IO
 	err error
 }

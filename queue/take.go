@@ -30,6 +30,8 @@ func (q *Queue) takeNew() (n int) {
 	if n > 0 {
 		q.counts.batches.Add(1)
 		q.counts.taken.Add(uint64(n))
+		q.counts.inPlace.Add(q.inPlace)
+		q.inPlace = 0
 	}
 	return n
 }
@@ -231,7 +233,7 @@ func (q *Queue) begin(i int, s *slot) {
 		q.answer(i, s, virtio.BlkOK)
 		return
 	}
-	q.table.refs[i].rq = q.bq.Begin()
+	q.table.refs[i].rq.Restart(s.start)
 	if s.kind == kindIn || s.kind == kindOut {
 		q.transfer(i, s)
 	} else {
