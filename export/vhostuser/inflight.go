@@ -1,0 +1,208 @@
+package vhostuser
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/platter-storage/platter/internal/sys"
+	"github.com/platter-storage/platter/virtio"
+	wire "github.com/platter-storage/platter/wire/vhostuser"
+)
+
+// record is the memory in which requests in flight are kept track of. It
+// belongs to the front end, who gives it to our successor when we die.
+// ("Inflight I/O tracking")
+type record struct {
+	wire.Inflight
+	fd      int // ours; -1: there is no record
+	mapping []byte
+	mem     []byte
+}
+
+// Behind the queues' parts the record has a trailer of ours: the cache mode
+// that the guest has been told. A front end that meets our successor does not
+// say it again, and a guest in writethrough does not flush.
+const (
+	trailerSize  = 64
+	trailerMagic = "platter1"
+	trailerAt    = len(trailerMagic) // of the cache mode: 1 writethrough, 2 writeback
+)
+
+// maxRecord bounds the memory that a front end can make us create: the most
+// queues of the largest size, and the trailer.
+const maxRecord = MaxQueues*(MaxQueueSize*32+virtio.InflightAlign) + trailerSize
+
+// partSize is how many bytes the record has for each queue. A front end that
+// asks before the guest has chosen gets room for either kind of ring.
+func (s *session) partSize(size uint16) int {
+	packed := s.features&virtio.FeatureRingPacked != 0 || !s.chosen && !s.d.cfg.NoPacked
+	return virtio.InflightSize(size, packed)
+}
+
+// getInflight makes the record. ("VHOST_USER_GET_INFLIGHT_FD")
+func (s *session) getInflight(m *wire.Message) error {
+	want, err := m.Inflight()
+	if err != nil {
+		return err
+	}
+	if err := s.checkInflight(want); err != nil {
+		return err
+	}
+	page := os.Getpagesize()
+	size := int(want.Queues)*s.partSize(want.QueueSize) + trailerSize
+	if size > maxRecord {
+		return fmt.Errorf("a record of %d bytes: at most %d", size, maxRecord)
+	}
+	want.MmapSize, want.MmapOffset = uint64((size+page-1)/page*page), 0
+	fd, err := newRecord(int64(want.MmapSize))
+	if err != nil {
+		return err
+	}
+	r, err := openRecord(want, fd)
+	if err != nil {
+		sys.CloseFd(fd)
+		return err
+	}
+	r.keepWriteback(s.wce)
+	if s.running() == 0 {
+		s.record.close()
+		s.record = r
+	} else { // those that run keep to the one they have
+		defer r.close()
+	}
+	return s.conn.Reply(m, want.Append(nil, m.Payload), fd)
+}
+
+// newRecord makes a file in memory that nobody can make shorter or longer.
+func newRecord(size int64) (fd int, err error) {
+	fd, err = unix.MemfdCreate("platter-inflight", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, fmt.Errorf("memory for the record: %w", err)
+	}
+	if err = unix.Ftruncate(fd, size); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		sys.CloseFd(fd)
+		return -1, fmt.Errorf("memory of %d bytes for the record: %w", size, err)
+	}
+	return fd, nil
+}
+
+// openRecord maps a record; it owns fd from then on, unless it fails.
+func openRecord(in wire.Inflight, fd int) (record, error) {
+	mapping, mem, err := mapFile(fd, in.MmapOffset, in.MmapSize)
+	if err != nil {
+		return record{fd: -1}, fmt.Errorf("the record of requests in flight: %w", err)
+	}
+	return record{in, fd, mapping, mem}, nil
+}
+
+// setInflight takes the record that the front end has kept: from a process of
+// ours that died, or the new one. ("VHOST_USER_SET_INFLIGHT_FD")
+func (s *session) setInflight(m *wire.Message) error {
+	in, err := m.Inflight()
+	if err != nil {
+		return err
+	}
+	if err := s.checkInflight(in); err != nil {
+		return err
+	}
+	if n := s.running(); n > 0 {
+		return fmt.Errorf("%d queues run: stop them first with GET_VRING_BASE", n)
+	}
+	// The smaller kind: which it is the guest decides, and each queue that
+	// starts is held against it again.
+	if need := uint64(in.Queues) * uint64(virtio.InflightSize(in.QueueSize, false)); in.MmapSize < need {
+		return fmt.Errorf("the record has %d bytes, but %d queues of %d descriptors need %d: it is not the one that GET_INFLIGHT_FD gave", in.MmapSize, in.Queues, in.QueueSize, need)
+	}
+	r, err := openRecord(in, m.Fds.Fd(0))
+	if err != nil {
+		return err
+	}
+	m.Fds.Take(0)
+	s.record.close()
+	s.record = r
+	if on, ok := r.keptWriteback(); ok {
+		s.wce, s.told = on, true
+	}
+	r.keepWriteback(s.wce)
+	return s.applyWriteback()
+}
+
+func (s *session) checkInflight(in wire.Inflight) error {
+	if in.Queues == 0 || int(in.Queues) > s.d.cfg.Queues || in.QueueSize == 0 || int(in.QueueSize) > s.d.cfg.QueueSize {
+		return fmt.Errorf("a record for %d queues of %d descriptors: the device has up to %d of up to %d (--vhost-user …,queues=N,size=N)",
+			in.Queues, in.QueueSize, s.d.cfg.Queues, s.d.cfg.QueueSize)
+	}
+	return nil
+}
+
+// queue is the part of the record that is of one queue of size descriptors, nil
+// where there is no record.
+func (r *record) queue(index, size int, features uint64) (*virtio.Inflight, error) {
+	if r.fd < 0 {
+		return nil, nil
+	}
+	packed := features&virtio.FeatureRingPacked != 0
+	part := virtio.InflightSize(r.QueueSize, packed)
+	switch {
+	case index >= int(r.Queues):
+		return nil, fmt.Errorf("the record of requests in flight is for %d queues only", r.Queues)
+	case size > int(r.QueueSize):
+		return nil, fmt.Errorf("the record of requests in flight is for queues of %d descriptors, this one has %d", r.QueueSize, size)
+	case (index+1)*part > len(r.mem):
+		return nil, fmt.Errorf("the record of requests in flight has %d bytes, the part of queue %d would end at %d", len(r.mem), index, (index+1)*part)
+	}
+	return virtio.NewInflight(r.mem[index*part:(index+1)*part], r.QueueSize, packed)
+}
+
+// keepWriteback notes the cache mode for a successor. The trailer is written
+// and read as a file: memory of a file that others cut short is a fault to
+// touch.
+func (r *record) keepWriteback(on bool) {
+	if r.fd < 0 || !r.hasTrailer() {
+		return
+	}
+	b := make([]byte, trailerSize)
+	copy(b, trailerMagic)
+	if b[trailerAt] = 1; on {
+		b[trailerAt] = 2
+	}
+	// If it fails a successor makes every write durable: slow, but right.
+	_, _ = unix.Pwrite(r.fd, b, int64(r.MmapOffset+r.MmapSize)-trailerSize)
+}
+
+// keptWriteback is the cache mode that the guest was told by a predecessor.
+func (r *record) keptWriteback() (on, ok bool) {
+	b := make([]byte, trailerSize)
+	if !r.hasTrailer() {
+		return false, false
+	}
+	n, err := unix.Pread(r.fd, b, int64(r.MmapOffset+r.MmapSize)-trailerSize)
+	if err != nil || n != trailerSize || string(b[:len(trailerMagic)]) != trailerMagic {
+		return false, false
+	}
+	return b[trailerAt] == 2, b[trailerAt] == 1 || b[trailerAt] == 2
+}
+
+// hasTrailer reports whether there is room for it behind all parts, whichever
+// kind of ring they are for. A record that another program made may have none.
+func (r *record) hasTrailer() bool {
+	parts := uint64(r.Queues) * uint64(virtio.InflightSize(r.QueueSize, false))
+	return r.MmapSize >= parts+trailerSize
+}
+
+// close lets go of the record. No ring uses it.
+func (r *record) close() {
+	if r.fd < 0 {
+		return
+	}
+	if err := unix.Munmap(r.mapping); err != nil {
+		panic("vhost-user: a mapping of ours cannot be unmapped: " + err.Error())
+	}
+	sys.CloseFd(r.fd)
+	*r = record{fd: -1}
+}
