@@ -94,7 +94,8 @@ type reader struct {
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	return &conn{srv: s, nc: nc, since: time.Now(), peer: peerName(nc), gone: make(chan struct{})}
+	peer := peerName(nc)
+	return &conn{srv: s, nc: quieten(nc), since: time.Now(), peer: peer, gone: make(chan struct{})}
 }
 
 // run serves the client from greeting to end.

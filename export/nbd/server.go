@@ -192,7 +192,7 @@ func (s *Server) leave(c *conn) {
 func (s *Server) serveConn(nc net.Conn) {
 	c := newConn(s, nc)
 	if !s.join(c) {
-		nc.Close()
+		c.nc.Close()
 		if s.places != nil {
 			<-s.places
 		}
