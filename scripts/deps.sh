@@ -15,6 +15,9 @@ qemu-img qemu-utils
 qemu-io qemu-utils
 qemu-nbd qemu-utils
 qemu-storage-daemon qemu-system-common
+qemu-system-x86_64 qemu-system-x86
+xz xz-utils
+zstd zstd
 nbdkit nbdkit
 nbdcopy libnbd-bin
 nbdinfo libnbd-bin
