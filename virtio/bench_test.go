@@ -82,7 +82,7 @@ func newLoopOn(tb testing.TB, g *guest, indirect bool) *loop {
 		gpa := uint64(guestBase + guestData + i*0x2000)
 		l.out[i] = segs(gpa, 16)
 		l.in[i] = []Seg{{gpa + 0x1000, 4096}, {gpa + 16, 1}}
-		binary.LittleEndian.PutUint64(g.at(gpa + 8), uint64(i*8))
+		binary.LittleEndian.PutUint64(g.at(gpa+8), uint64(i*8))
 	}
 	return l
 }

@@ -143,6 +143,7 @@ func (r *Ring) recover() error {
 			f.settleSplit(r.used)
 		}
 		f.put64(0, 0)
+		r.step(StepRecovering)
 		f.put16(ifVersion, inflightVersion)
 		return nil
 	}
@@ -151,7 +152,7 @@ func (r *Ring) recover() error {
 	if r.packed {
 		heads, err = r.recoverPacked()
 	} else {
-		heads, err = f.recoverSplit(r.used, r.size)
+		heads, err = r.recoverSplit()
 	}
 	if err != nil {
 		return err
@@ -200,10 +201,11 @@ func (f *Inflight) count(head uint16) uint16 {
 
 // recoverSplit settles a batch that was published and not yet settled, and
 // finds the heads that are in flight.
-func (f *Inflight) recoverSplit(used, ringSize uint16) ([]uint16, error) {
+func (r *Ring) recoverSplit() ([]uint16, error) {
+	f, used := r.inflight, r.used
 	var heads []uint16
 	for h := range f.size {
-		if f.mem[splitEntry(h)] != 0 {
+		if f.has(h) {
 			heads = append(heads, h)
 		}
 	}
@@ -211,32 +213,42 @@ func (f *Inflight) recoverSplit(used, ringSize uint16) ([]uint16, error) {
 		f.settleSplit(used)
 		return nil, nil
 	}
-	batch := used - f.u16(ifSplitUsed)
-	if batch > f.size {
-		return nil, fmt.Errorf("%w: the used index is %d, and was %d: no batch is that long", ErrInflight, used, f.u16(ifSplitUsed))
-	}
-	seen := make([]bool, f.size)
-	head := f.u16(ifSplitLastBatch)
-	for range batch {
-		if head >= f.size || seen[head] {
-			return nil, fmt.Errorf("%w: the list of the last batch of %d is broken at %d", ErrInflight, batch, head)
-		}
-		seen[head] = true
-		head = f.u16(splitEntry(head) + ifSplitNext)
+	seen, err := f.lastBatch(used - f.u16(ifSplitUsed))
+	if err != nil {
+		return nil, err
 	}
 	heads = slices.DeleteFunc(heads, func(h uint16) bool { return seen[h] })
 	for _, h := range heads {
-		if h >= ringSize {
-			return nil, fmt.Errorf("%w: descriptor %d is in flight, the ring has %d", ErrInflight, h, ringSize)
+		if h >= r.size {
+			return nil, fmt.Errorf("%w: descriptor %d is in flight, the ring has %d", ErrInflight, h, r.size)
 		}
 	}
 	for h := range f.size {
 		if seen[h] {
 			f.clearSplit(h)
+			r.step(StepRecovering)
 		}
 	}
 	f.settleSplit(used)
+	r.step(StepRecovering)
 	return heads, nil
+}
+
+// lastBatch marks the last n heads that were listed.
+func (f *Inflight) lastBatch(n uint16) ([]bool, error) {
+	if n > f.size {
+		return nil, fmt.Errorf("%w: the used index has moved by %d: no batch is that long", ErrInflight, n)
+	}
+	seen := make([]bool, f.size)
+	head := f.u16(ifSplitLastBatch)
+	for range n {
+		if head >= f.size || seen[head] {
+			return nil, fmt.Errorf("%w: the list of the last batch of %d is broken at %d", ErrInflight, n, head)
+		}
+		seen[head] = true
+		head = f.u16(splitEntry(head) + ifSplitNext)
+	}
+	return seen, nil
 }
 
 // popAgain gives out a chain that the records have.

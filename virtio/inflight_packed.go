@@ -119,30 +119,16 @@ func (r *Ring) recoverPacked() ([]uint16, error) {
 	if s.used >= r.size || s.old >= r.size {
 		return nil, fmt.Errorf("%w: the used index is %d or %d, the ring has %d descriptors", ErrInflight, s.used, s.old, r.size)
 	}
-	free := f.u16(ifPackedFree)
-	published := true
-	if s.used != s.old || s.usedWrap != s.oldWrap {
-		// The driver may have gone on with the descriptor already: anything but
-		// what it was while it was ours means that the batch was published.
-		flags := uint16(atomic.LoadUint32(lastWord(r.areas.Desc, s.old)) >> 16)
-		published = flags&(descAvail|descUsed) != marks(s.oldWrap, false)
-	} else {
-		free = f.u16(ifPackedOldFree)
+	published := r.published(s)
+	head := f.u16(ifPackedOldFree)
+	if published {
+		head = f.u16(ifPackedFree)
 	}
-	if !published {
-		free = f.u16(ifPackedOldFree)
+	free, total, err := f.freeList(head)
+	if err != nil {
+		return nil, err
 	}
-	seen := make([]bool, f.size)
-	total := 0
-	for i := free; i < f.size; i = f.next[i] {
-		if seen[i] {
-			return nil, fmt.Errorf("%w: the list of free entries meets itself at %d", ErrInflight, i)
-		}
-		seen[i] = true
-		total++
-		f.next[i] = f.u16(packedEntry(i) + ifPackedNext)
-	}
-	heads, n, err := f.chains(seen)
+	heads, n, err := f.chains(free)
 	if err != nil {
 		return nil, err
 	}
@@ -151,13 +137,43 @@ func (r *Ring) recoverPacked() ([]uint16, error) {
 	}
 	r.rollback(s, published)
 	for i := range f.size {
-		if seen[i] {
+		if free[i] && f.mem[packedEntry(i)] != 0 {
 			f.clearPacked(i)
+			r.step(StepRecovering)
 		}
 	}
-	f.putFree(free, true)
+	// old_free_head first: it is what free_head becomes if this is done again.
+	f.put16(ifPackedOldFree, head)
+	r.step(StepRecovering)
+	f.putFree(head, true)
+	r.step(StepRecovering)
 	f.putState(packedState{r.used, r.used, r.usedWrap, r.usedWrap})
 	return heads, nil
+}
+
+// published tells whether the batch that the record has begun, if any, is to be
+// seen in the ring. The driver may have gone on with the place already:
+// anything but what was there while it was ours means yes.
+func (r *Ring) published(s packedState) bool {
+	if s.used == s.old && s.usedWrap == s.oldWrap {
+		return false
+	}
+	flags := uint16(atomic.LoadUint32(lastWord(r.areas.Desc, s.old)) >> 16)
+	return flags&(descAvail|descUsed) != marks(s.oldWrap, false)
+}
+
+// freeList marks the entries of the free list that begins at head.
+func (f *Inflight) freeList(head uint16) (free []bool, total int, err error) {
+	free = make([]bool, f.size)
+	for i := head; i < f.size; i = f.next[i] {
+		if free[i] {
+			return nil, 0, fmt.Errorf("%w: the list of free entries meets itself at %d", ErrInflight, i)
+		}
+		free[i] = true
+		total++
+		f.next[i] = f.u16(packedEntry(i) + ifPackedNext)
+	}
+	return free, total, nil
 }
 
 // chains finds the chains in flight among the entries that are not free.
@@ -200,8 +216,8 @@ func (r *Ring) rollback(s packedState, published bool) {
 	}
 	r.used, r.usedWrap = s.old, s.oldWrap
 	for pos, wrap := s.old, s.oldWrap; pos != s.used || wrap != s.usedWrap; pos, wrap = r.advance(pos, wrap, 1) {
-		w := lastWord(r.areas.Desc, pos)
-		atomic.StoreUint32(w, uint32(marks(wrap, false))<<16)
+		atomic.StoreUint32(lastWord(r.areas.Desc, pos), uint32(marks(wrap, false))<<16)
+		r.step(StepRecovering)
 	}
 }
 

@@ -111,13 +111,14 @@ type Step uint8
 
 // The steps, in the order in which a request goes through them.
 const (
-	StepPopped    Step = iota // a chain was read from the ring
-	StepMarked                // and is on record as in flight
-	StepPushed                // a chain's entry is written where the driver does not look yet
-	StepListed                // and is on record as one of the batch
-	StepPublished             // the driver sees the batch
-	StepCleared               // one of the batch is not on record as in flight any more
-	StepSettled               // the record is that of a ring at rest
+	StepPopped     Step = iota // a chain was read from the ring
+	StepMarked                 // and is on record as in flight
+	StepPushed                 // a chain's entry is written where the driver does not look yet
+	StepListed                 // and is on record as one of the batch
+	StepPublished              // the driver sees the batch
+	StepCleared                // one of the batch is not on record as in flight any more
+	StepSettled                // the record is that of a ring at rest
+	StepRecovering             // a successor has put one thing right
 
 	numSteps
 )
