@@ -35,6 +35,7 @@ const (
 	registerFilesUpdate = 6
 	registerProbe       = 8
 	registerRingFds     = 20
+	unregisterRingFds   = 21
 
 	opNop        = 0
 	opReadv      = 1

@@ -74,8 +74,14 @@ func (r *uring) open(cfg Config) error {
 	return r.Watch(efd, func() {})
 }
 
-// release frees what there is. Nothing is in flight.
+// release frees what there is. Nothing is in flight. The short name goes first:
+// as long as the thread has it the ring lives, with the files that are
+// registered in it and their locks.
 func (r *uring) release() {
+	if r.enterFlags != 0 {
+		uringUnregisterRing(r.fd, r.enterFd)
+		r.enterFlags = 0
+	}
 	for _, fd := range []int{r.notify, r.wakeFd, r.fd} {
 		if fd >= 0 {
 			unix.Close(fd)

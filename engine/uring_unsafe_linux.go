@@ -139,6 +139,12 @@ func uringRegisterRing(fd int) (int, syscall.Errno) {
 	return int(up.offset), errno
 }
 
+// uringUnregisterRing takes the short name back, on the thread that has it.
+func uringUnregisterRing(fd, name int) {
+	up := ringFdUpdate{offset: uint32(name)}
+	_, _ = uringRegister(fd, unregisterRingFds, unsafe.Pointer(&up), 1) // it is there
+}
+
 func uringOps(fd int, p *uringProbe) syscall.Errno {
 	_, errno := uringRegister(fd, registerProbe, unsafe.Pointer(p), maxProbeOps)
 	return errno
