@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -301,3 +302,6 @@ func startDetached(t testing.TB, cfg Config) *Queue {
 	})
 	return q
 }
+
+// soaking says that tests are to go on for longer.
+func soaking() bool { return os.Getenv("PLATTER_SOAK") != "" }

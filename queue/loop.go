@@ -236,6 +236,9 @@ func (q *Queue) disarm() {
 func (q *Queue) release() error {
 	q.work.close()
 	q.wakeMu.Lock()
+	if q.file != nil {
+		q.eng.Forget(q.file) // it may be closed as soon as this queue is
+	}
 	err := q.eng.Close()
 	q.eng = nil
 	q.wakeMu.Unlock()
