@@ -13,6 +13,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/platter-storage/platter/block"
@@ -37,6 +38,7 @@ type Daemon struct {
 	inherited inherited
 	pid       *pidFile
 	began     time.Time
+	frontEnds atomic.Int32  // of vhost-user
 	lastLeft  chan struct{} // closed when the last client has left, with Once
 	leaving   sync.Once
 	once      bool
@@ -113,7 +115,7 @@ func (d *Daemon) makeServer(tlsConfig *tls.Config) error {
 
 // clientLeft hears of each client that used an export and has gone.
 func (d *Daemon) clientLeft(others int) {
-	if d.once && others == 0 {
+	if d.once && others+int(d.frontEnds.Load()) == 0 {
 		d.leaving.Do(func() { close(d.lastLeft) })
 	}
 }
@@ -131,8 +133,12 @@ func (d *Daemon) addDisk(ctx context.Context, cfg config.Disk, whole *config.Con
 	if err := d.addExports(dk, isDefault(whole)); err != nil {
 		return errors.Join(err, d.closeDisk(dk))
 	}
+	if err := d.addVhosts(dk); err != nil {
+		return errors.Join(err, d.dropExports(dk), d.closeDisk(dk))
+	}
 	d.disks = append(d.disks, dk)
 	d.warnUnsafe(dk)
+	d.warnUnlocked(dk)
 	return nil
 }
 
@@ -170,11 +176,17 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	}
 	wait, cancel := context.WithTimeout(ctx, closeWait)
 	defer cancel()
-	if err := d.server.Shutdown(wait); err != nil {
-		return err // closing a disk under its requests would lose them
+	vhosts := make(chan error, 1)
+	go func() { vhosts <- d.stopVhosts() }()
+	err := d.server.Shutdown(wait)
+	errs := []error{<-vhosts}
+	if err != nil {
+		return errors.Join(err, errs[0]) // closing a disk under its requests would lose them
 	}
-	errs := make([]error, 0, len(d.disks)+1)
 	for _, dk := range d.disks {
+		if len(dk.vhosts) > 0 {
+			continue // some request is still in the storage
+		}
 		for _, e := range dk.exports {
 			e.child.Close()
 		}

@@ -23,6 +23,7 @@ type disk struct {
 	inst    *block.Instance
 	created bool
 	exports []*export
+	vhosts  []*vhost
 }
 
 // export is a name under which a disk is offered.
@@ -307,7 +308,7 @@ func (d *Daemon) dropExports(dk *disk) error {
 			return err
 		}
 	}
-	return nil
+	return d.dropVhosts(dk)
 }
 
 // dropExport disconnects an export's clients and ends it.

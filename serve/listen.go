@@ -54,6 +54,8 @@ func effectiveListen(cfg *config.Config, in *inherited) []config.Listen {
 		return cfg.Listen
 	case len(in.get()) > 0:
 		return []config.Listen{{Kind: config.ListenSystemd}}
+	case cfg.OnlyVhostUser():
+		return nil
 	}
 	return []config.Listen{{Kind: config.ListenAuto}}
 }

@@ -33,6 +33,8 @@ type DiskInfo struct {
 	Note     string       `json:"note,omitempty"` // why it is not open, in a check
 	Nodes    []NodeInfo   `json:"nodes"`
 	Exports  []ExportInfo `json:"exports"`
+	// VhostUsers are the sockets for virtual machines.
+	VhostUsers []VhostUserInfo `json:"vhost_user,omitempty"`
 }
 
 // NodeInfo is one of the nodes that a disk stands on, from the top.
@@ -68,6 +70,7 @@ func (d *Daemon) Ready() *Ready {
 	for _, l := range d.listeners {
 		r.Listen = append(r.Listen, addressText(l))
 	}
+	r.Listen = append(r.Listen, d.vhostSockets()...)
 	for _, dk := range d.disks {
 		r.Disks = append(r.Disks, d.describeDisk(dk))
 	}
@@ -93,6 +96,9 @@ func (d *Daemon) describeDisk(dk *disk) DiskInfo {
 		if !e.alias {
 			di.Exports = append(di.Exports, d.describeExport(e, info.ReadOnly))
 		}
+	}
+	for _, x := range dk.vhosts {
+		di.VhostUsers = append(di.VhostUsers, describeVhost(x, info.ReadOnly))
 	}
 	return di
 }
@@ -182,7 +188,12 @@ func (di *DiskInfo) writeText(b *strings.Builder, commands, verbose bool) {
 		di.Nodes[i].writeText(b, verbose)
 	}
 	for _, e := range di.Exports {
-		e.writeText(b, commands)
+		if len(e.URIs) > 0 || len(di.VhostUsers) == 0 {
+			e.writeText(b, commands)
+		}
+	}
+	for _, v := range di.VhostUsers {
+		v.writeText(b, commands)
 	}
 	b.WriteString("\n")
 }

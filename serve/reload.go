@@ -115,6 +115,7 @@ func (r *reload) prepareDisk(ctx context.Context, p *pair) error {
 		p.disk, err = r.d.openDisk(ctx, p.cfg)
 		if p.added = err == nil; p.added {
 			r.d.warnUnsafe(p.disk)
+			r.d.warnUnlocked(p.disk)
 		}
 		return err
 	}
@@ -195,7 +196,7 @@ func (r *reload) match() {
 // sameDisk reports whether two descriptions open the same disk in the same way.
 func sameDisk(a, b config.Disk) bool {
 	for _, d := range []*config.Disk{&a, &b} {
-		d.Path.At, d.At, d.Exports = config.Place{}, config.Place{}, nil
+		d.Path.At, d.At, d.Exports, d.VhostUsers = config.Place{}, config.Place{}, nil, nil
 		d.Create, d.Preallocation, d.Creating = 0, "", nil // only for what was not there
 	}
 	return a.Equal(&b)
@@ -294,7 +295,7 @@ func (r *reload) closeGone() (kept []*disk) {
 
 // closeIdle closes a disk that has no exports any more.
 func (r *reload) closeIdle(dk *disk) error {
-	if len(dk.exports) > 0 {
+	if len(dk.exports)+len(dk.vhosts) > 0 {
 		return fmt.Errorf("disk %s stays open: the storage has not finished some requests", dk.cfg.Name)
 	}
 	return r.d.closeDisk(dk)
@@ -341,6 +342,7 @@ func (r *reload) addExports(p *pair) {
 		r.fail(r.d.addExport(p.disk, w.cfg, r.d.group(name), w.alias))
 	}
 	p.disk.cfg = p.cfg
+	r.reviseVhosts(p.disk, &p.cfg, p.added || p.reopen)
 }
 
 func (r *reload) swapListeners() {

@@ -64,10 +64,14 @@ func (d *Daemon) Stats() *Stats {
 		s.Connections++
 		s.InFlight += c.InFlight
 	}
+	d.countVhosts(s)
 	disks := map[string]string{}
 	for _, dk := range d.disks {
 		for _, e := range dk.cfg.Exports {
 			disks[e.Name] = dk.cfg.Name
+		}
+		for _, x := range dk.vhosts {
+			disks[x.cfg.String()] = dk.cfg.Name
 		}
 	}
 	for name, group := range d.groups {

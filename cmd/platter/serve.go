@@ -15,13 +15,14 @@ func newServe() *cobra.Command {
 	flags := &config.Layer{}
 	cmd := &cobra.Command{
 		Use:   "serve [DISK…]",
-		Short: "serve disks over NBD",
+		Short: "serve disks over NBD and vhost-user",
 		Long: `Serve opens disks and serves them until it is told to end. A DISK is a path, a
 URI (null:4G, mem:1G, file:///srv/disk.img), an option string (driver=raw,…) or
 an object (json:{…}).
 
 Without --listen it serves on a Unix socket that only this user can reach, below
-XDG_RUNTIME_DIR or the folder for temporary files, and prints its URI.
+XDG_RUNTIME_DIR or the folder for temporary files, and prints its URI. With
+--vhost-user it serves virtual machines, and without --listen nobody else.
 
 SIGTERM and SIGINT end it: requests in flight are finished and the disks made
 durable; a second one ends it at once. SIGHUP reads the configuration file and
@@ -33,6 +34,7 @@ is wrong.`,
   platter serve --create 20G --preallocation falloc new.img
   platter serve --read-only --export name=golden,description='the golden image' golden.img
   platter serve --listen localhost:10809 /dev/sdb
+  platter serve --vhost-user /run/vm.sock,queues=4 vm.img
   platter serve --listen :10809 --tls-cert server.pem --tls-key key.pem --tls-ca ca.pem --tls-verify-client a.img b.img
   platter serve driver=raw,offset=1M,size=1G,file.driver=file,file.filename=disk.img
   platter serve --config /etc/platter/serve.yaml`,

@@ -74,8 +74,11 @@ type Config struct {
 	Durable bool
 	// Limiter holds requests back; nil lets all pass.
 	Limiter queue.Limiter
-	// Left, where set, is called when a front end has gone. It must not wait.
-	Left func()
+	// Came and Left, where set, are called when a front end has connected and
+	// when it has gone. They must not wait.
+	Came, Left func()
+
+	wait time.Duration // of a second front end; 0: secondWait
 }
 
 // withDefaults fills in defaults and says what cannot be.
@@ -95,6 +98,7 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.Queues, DefaultQueues)
 	orDefault(&c.QueueSize, DefaultQueueSize)
 	orDefault(&c.BlockSize, DefaultBlockSize)
+	orDefault(&c.wait, secondWait)
 	c.ReadOnly = c.ReadOnly || c.Child.Info().ReadOnly || c.Child.Perm()&block.PermWrite == 0
 	switch {
 	case c.Queues < 1 || c.Queues > MaxQueues:
@@ -111,7 +115,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-func orDefault(v *int, d int) {
+func orDefault[T int | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
 	}

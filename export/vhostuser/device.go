@@ -31,7 +31,6 @@ type Device struct {
 	unwatch func()
 	turn    chan struct{} // holds one element while a front end is served
 	done    chan struct{} // closed when Shutdown begins
-	wait    time.Duration // of a second front end
 
 	mu        sync.Mutex // guards what follows
 	closing   bool
@@ -48,7 +47,7 @@ func New(cfg Config) (*Device, error) {
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("disk", cfg.Name), pace: logpace.New(logBurst),
 		jobs:    block.NewQueue(cfg.Env, cfg.Group),
-		resized: make(chan struct{}, 1), turn: make(chan struct{}, 1), done: make(chan struct{}), wait: secondWait,
+		resized: make(chan struct{}, 1), turn: make(chan struct{}, 1), done: make(chan struct{}),
 		listeners: map[net.Listener]struct{}{},
 	}
 	d.unwatch = cfg.Child.Info().WatchSize(d.noteSize)
@@ -135,7 +134,7 @@ func (d *Device) takeTurn(socket net.Addr, peer string) bool {
 	}
 	first := d.Status().Peer
 	d.pace.Info(d.log, "a second front end waits for the first to leave: a device has one at a time", "socket", socket, "front_end", peer, "first", first)
-	t := time.NewTimer(d.wait)
+	t := time.NewTimer(d.cfg.wait)
 	defer t.Stop()
 	select {
 	case d.turn <- struct{}{}:
@@ -161,6 +160,9 @@ func (d *Device) run(u *net.UnixConn, peer string) {
 	select { // a change that the newcomer cannot have missed
 	case <-d.resized:
 	default:
+	}
+	if d.cfg.Came != nil {
+		d.cfg.Came()
 	}
 	s.run()
 	d.mu.Lock()

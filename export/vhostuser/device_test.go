@@ -220,8 +220,7 @@ func TestSecondFrontEndWaits(t *testing.T) {
 
 // The second front end is refused when the first stays.
 func TestSecondFrontEndIsRefused(t *testing.T) {
-	r := newRig(t, blocktest.EmulatorConfig{}, Config{})
-	r.wait = 20 * time.Millisecond
+	r := newRig(t, blocktest.EmulatorConfig{}, Config{wait: 20 * time.Millisecond})
 	first := newVM(t, 1, 64, 0)
 	first.connect(r, allProtocol)
 	second := newVM(t, 1, 64, 0)

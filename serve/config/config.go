@@ -70,6 +70,7 @@ type Disk struct {
 	// too, but only those that it has.
 	Options, Defaults block.Values
 	Exports           []Export
+	VhostUsers        []VhostUser
 	At                Place
 
 	named bool // the user gave the name
@@ -78,11 +79,11 @@ type Disk struct {
 // Equal reports whether two disks are described alike.
 func (d *Disk) Equal(o *Disk) bool {
 	a, b := *d, *o
-	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !maps.Equal(a.Creating, b.Creating) || !slices.Equal(a.Exports, b.Exports) {
+	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !maps.Equal(a.Creating, b.Creating) || !slices.Equal(a.Exports, b.Exports) || !slices.Equal(a.VhostUsers, b.VhostUsers) {
 		return false
 	}
 	for _, x := range []*Disk{&a, &b} {
-		x.Options, x.Defaults, x.Creating, x.Exports = nil, nil, nil, nil
+		x.Options, x.Defaults, x.Creating, x.Exports, x.VhostUsers = nil, nil, nil, nil, nil
 	}
 	return reflect.DeepEqual(a, b)
 }
@@ -133,7 +134,9 @@ type DiskLayer struct {
 	Settings map[string][]Text
 	Options  block.Values
 	Exports  []Export
-	At       Place
+	// VhostUsers are those that the disk's place has; flags' are Settings.
+	VhostUsers []VhostUser
+	At         Place
 }
 
 // Set notes that a setting was given. It is checked when the layers are put
@@ -174,7 +177,7 @@ func Build(layers ...*Layer) (*Config, error) {
 			}
 		}
 	}
-	return c, c.finish(general["export"])
+	return c, c.finish(general["export"], general["vhost-user"])
 }
 
 // applyDaemon takes the settings that are not of a disk, in the order of the
@@ -207,7 +210,7 @@ func (c *Config) addDisk(l *DiskLayer, general map[string][]Text) error {
 	if l.Path.Value == "" {
 		return errorAt(l.At, "a disk has no path: write path: FILE, a URI such as mem:1G, or node: with a driver's options")
 	}
-	d := Disk{Path: l.Path, At: l.At, Options: block.Values{}, Defaults: block.Values{}, Exports: l.Exports}
+	d := Disk{Path: l.Path, At: l.At, Options: block.Values{}, Defaults: block.Values{}, Exports: l.Exports, VhostUsers: l.VhostUsers}
 	for i := range Settings {
 		s := &Settings[i]
 		if !s.Disk() {

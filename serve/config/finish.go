@@ -17,7 +17,7 @@ const maxName = 31
 
 // finish gives the disks names and exports, and looks at what only the whole
 // can show.
-func (c *Config) finish(exports []Text) error {
+func (c *Config) finish(exports, vhostUsers []Text) error {
 	if err := c.nameDisks(); err != nil {
 		return err
 	}
@@ -25,6 +25,9 @@ func (c *Config) finish(exports []Text) error {
 		return err
 	}
 	if err := c.nameExports(); err != nil {
+		return err
+	}
+	if err := c.giveVhostUsers(vhostUsers); err != nil {
 		return err
 	}
 	if err := c.checkListen(); err != nil {

@@ -105,6 +105,8 @@ var Settings = []Setting{
 		disk: func(d *Disk, v Text) error { d.IgnoreDiscard = v.Value == "ignore"; return nil }},
 	{Name: "export", Value: "name=NAME,...", Many: true, Default: "the disk's name",
 		Help: "offer the disk under this name, with description=TEXT and read-only=on where wanted, commas in them doubled; the first export is found without a name too; repeated: further ones of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
+	{Name: "vhost-user", Value: "PATH,...", Many: true,
+		Help: "offer the disk to virtual machines on the Unix socket PATH, with queues=N, size=N, packed=off, in-order=on, block-size=4096, serial=TEXT, poll=TIME or off, mode=OCTAL or connect=on where wanted (docs/vhost-user.md); without --listen there is no NBD then; repeated: further ones of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
 
 	{Name: "listen", Short: "l", Value: "ADDRESS", Many: true, Default: "auto", Help: "unix:PATH, HOST:PORT, [::1]:PORT, systemd, systemd:NAME, fd:NUMBER, or auto: a private Unix socket",
 		daemon: func(c *Config, v Text) error { return c.addListen(v) }},
@@ -153,6 +155,9 @@ func (s *Setting) Check(v Text) error {
 	switch {
 	case s.Name == "export":
 		_, err := parseExport(v)
+		return err
+	case s.Name == "vhost-user":
+		_, err := parseVhostUser(v)
 		return err
 	case s.daemon != nil:
 		return s.daemon(&Config{}, v)

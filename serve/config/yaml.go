@@ -203,8 +203,8 @@ func (r reader) top(l *Layer, n ast.Node) error {
 		if Find(key) == nil {
 			return r.errorf(at, "there is no setting %q: %s", key, oneOf(key, append([]string{"disks"}, Names(false)...)))
 		}
-		if key == "export" {
-			return r.errorf(at, "export stands at a disk: move it below disks")
+		if key == "export" || key == "vhost-user" {
+			return r.errorf(at, "%s stands at a disk: move it below disks", key)
 		}
 		return r.setting(&l.Settings, key, val)
 	})
@@ -275,6 +275,8 @@ func (r reader) diskKey(d *DiskLayer, key string, at, val ast.Node) (err error) 
 		d.Options, err = r.options(val)
 	case "export":
 		return r.items(val, func(n ast.Node) error { return r.export(d, n) })
+	case "vhost-user":
+		return r.items(val, func(n ast.Node) error { return r.vhostUser(d, n) })
 	default:
 		if s := Find(key); s == nil || !s.Disk() {
 			return r.errorf(at, "a disk has no setting %q: %s", key, oneOf(key, append([]string{"path", "name", "node", "options"}, Names(true)...)))
@@ -300,6 +302,25 @@ func (r reader) export(d *DiskLayer, n ast.Node) error {
 	}
 	d.Exports = append(d.Exports, e)
 	return nil
+}
+
+// vhostUser reads one way to offer a disk over vhost-user: as a flag has it, or
+// a mapping.
+func (r reader) vhostUser(d *DiskLayer, n ast.Node) (err error) {
+	v := VhostUser{At: r.place(n)}
+	if s, ok := n.(*ast.StringNode); ok {
+		v, err = parseVhostUser(Text{s.Value, r.place(n)})
+	} else if err = r.pairs(n, "vhost-user", func(key string, at, val ast.Node) error {
+		x, err := r.scalar(val, key)
+		if err != nil {
+			return err
+		}
+		return v.set(key, x, r.place(at))
+	}); err == nil {
+		err = v.check()
+	}
+	d.VhostUsers = append(d.VhostUsers, v)
+	return err
 }
 
 // options reads a tree of a driver's options.
