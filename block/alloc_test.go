@@ -1,6 +1,7 @@
 package block_test
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/platter-storage/platter/block"
@@ -86,4 +87,37 @@ func TestB1NoAllocationOnAnyPath(t *testing.T) {
 			}
 		}
 	}
+}
+
+// failing is a disk whose reads all fail.
+type failing struct{ sink }
+
+func (*failing) Preadv(*block.Req, int64, block.Vec, block.Flags) error { return syscall.EIO }
+
+// A disk that fails each request costs a queue no memory that keeps errors with
+// its requests, and the error says the same.
+func TestOwnErrorsAllocateNothing(t *testing.T) {
+	n := &failing{}
+	n.info.SetLimits(block.ByteLimits())
+	n.info.SetSize(1 << 20)
+	c := bt.NewClient(t, bt.Edge(t, bt.Attach(t, bt.NewEnv(t), n, "disk")))
+	q := block.NewQueue(c.Child.Instance().Env(), block.NewQueueGroup())
+	q.OwnErrors()
+	v := block.Vec{bt.Memory(t, 4096)}
+	want := c.Read(4096, v[0]).Error()
+	if n := testing.AllocsPerRun(100, func() {
+		rq := q.Begin()
+		err := c.Child.Preadv(rq, 4096, v, 0)
+		if block.Errno(err) != syscall.EIO {
+			t.Errorf("%v", err)
+		}
+		q.End(rq, block.OpRead, 4096, err)
+	}); n != 0 {
+		t.Errorf("%v allocations for a request that fails", n)
+	}
+	rq := q.Begin()
+	if got := c.Child.Preadv(rq, 4096, v, 0); got == nil || got.Error() != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	q.End(rq, block.OpRead, 4096, nil)
 }

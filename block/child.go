@@ -52,9 +52,14 @@ func (c *Child) Close() {
 }
 
 // fail builds the error of a request.
-func (c *Child) fail(op Op, off, n int64, err error) error {
+func (c *Child) fail(rq *Req, op Op, off, n int64, err error) error {
 	if e, ok := err.(*Error); ok {
 		return e // a node below has said it already
 	}
-	return &Error{Op: op, Node: c.in.label(), Off: off, Len: n, Err: err}
+	e := &rq.failure
+	if !rq.queue.ownErrors {
+		e = new(Error)
+	}
+	*e = Error{Op: op, Node: c.in.label, Off: off, Len: n, Err: err}
+	return e
 }

@@ -26,7 +26,7 @@ func (c *Child) Flush(rq *Req) error {
 	c.enter(f, -2, -1, false)
 	defer c.leave(f)
 	if err := c.in.flush(rq); err != nil {
-		return c.fail(OpFlush, 0, 0, err)
+		return c.fail(rq, OpFlush, 0, 0, err)
 	}
 	return nil
 }
@@ -36,7 +36,7 @@ func (c *Child) Flush(rq *Req) error {
 // anything until it is written again.
 func (c *Child) Discard(rq *Req, off, n int64) error {
 	if err := c.checkRange(PermWrite, off, n); err != nil {
-		return c.fail(OpDiscard, off, n, err)
+		return c.fail(rq, OpDiscard, off, n, err)
 	}
 	if n == 0 || c.ignoreDiscard {
 		return nil
@@ -48,7 +48,7 @@ func (c *Child) Discard(rq *Req, off, n int64) error {
 	// second try.
 	err := c.discard(rq, off, off+n)
 	if err != nil && !IsNotSupported(err) && !errors.Is(err, ErrLimitsChanged) {
-		return c.fail(OpDiscard, off, n, err)
+		return c.fail(rq, OpDiscard, off, n, err)
 	}
 	return nil
 }
@@ -205,14 +205,14 @@ func (c *Child) writeZeroBytes(f *frame, off, end int64, fl Flags, l *Limits) er
 func (c *Child) BlockStatus(rq *Req, off, n int64) (Extent, error) {
 	size := c.info.Size()
 	if off < 0 || off >= size || n <= 0 {
-		return Extent{}, c.fail(OpStatus, off, n, errRange(size))
+		return Extent{}, c.fail(rq, OpStatus, off, n, errRange(size))
 	}
 	f := rq.push()
 	c.enter(f, off, off+min(n, size-off), false)
 	defer c.leave(f)
 	e, err := c.status(rq, off, n)
 	if err != nil {
-		return Extent{}, c.fail(OpStatus, off, n, err)
+		return Extent{}, c.fail(rq, OpStatus, off, n, err)
 	}
 	return e, nil
 }
@@ -246,13 +246,13 @@ func trimExtent(e Extent, s span) Extent {
 // as zeroes, allocated as pre says.
 func (c *Child) Truncate(rq *Req, size int64, pre Prealloc) error {
 	if err := c.checkTruncate(size); err != nil {
-		return c.fail(OpTruncate, 0, size, err)
+		return c.fail(rq, OpTruncate, 0, size, err)
 	}
 	f := rq.push()
 	c.enter(f, -2, everything, true)
 	defer c.leave(f)
 	if err := c.node.Truncate(rq, size, pre); err != nil {
-		return c.fail(OpTruncate, 0, size, err)
+		return c.fail(rq, OpTruncate, 0, size, err)
 	}
 	return nil
 }

@@ -52,9 +52,19 @@ func (in *Instance) flush(rq *Req) error {
 	if err == nil {
 		fs.good = number
 	} else {
-		fs.err = err
+		fs.err = lasting(err)
 	}
 	fs.wakeAll()
+	return err
+}
+
+// lasting is err in memory of its own: it may be part of a request's object, and
+// those who share the flush look at it when that has gone on.
+func lasting(err error) error {
+	if e, ok := err.(*Error); ok {
+		c := *e
+		return &c
+	}
 	return err
 }
 
@@ -91,7 +101,7 @@ func (in *Instance) flushNode(rq *Req) error {
 func (in *Instance) loseFlush(err error) {
 	in.flushLost.Store(true)
 	in.env.Log.Error("a flush failed: flush and FUA fail from now on until the disk is reopened; reads go on",
-		"node", in.label(), "error", err)
+		"node", in.label, "error", err)
 }
 
 // durableFailed hears of a native FUA write that failed. It may have consumed

@@ -12,6 +12,7 @@ import (
 type Instance struct {
 	node    Node
 	name    string
+	label   string // the node's name and file, for messages
 	env     *Env
 	track   tracker
 	flushes flushes
@@ -30,7 +31,11 @@ func NewInstance(node Node, name string, env *Env) *Instance {
 	if node.Info().Limits() == nil {
 		panic("block: driver " + node.Info().Driver + " opened a node without limits")
 	}
-	return &Instance{node: node, name: name, env: env, edges: map[*Child]struct{}{}}
+	in := &Instance{node: node, name: name, label: name, env: env, edges: map[*Child]struct{}{}}
+	if f := node.Info().Filename; f != "" && f != name {
+		in.label = fmt.Sprintf("%s (%s)", name, f)
+	}
+	return in
 }
 
 // Name is the node's name in its graph.
@@ -42,32 +47,24 @@ func (in *Instance) Info() *Info { return in.node.Info() }
 // Env is what the node runs in.
 func (in *Instance) Env() *Env { return in.env }
 
-// label names the node and its file for messages.
-func (in *Instance) label() string {
-	if f := in.node.Info().Filename; f != "" && f != in.name {
-		return fmt.Sprintf("%s (%s)", in.name, f)
-	}
-	return in.name
-}
-
 // NewChild makes an edge: user names who will use it. perm is what the user
 // does through it, shared what it lets other edges do meanwhile.
 func (in *Instance) NewChild(user string, role Role, perm, shared Perm) (*Child, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
-		return nil, Errorf(syscall.ESHUTDOWN, "%s is closed; open it again", in.label())
+		return nil, Errorf(syscall.ESHUTDOWN, "%s is closed; open it again", in.label)
 	}
 	if perm&(PermWrite|PermResize) != 0 && in.node.Info().ReadOnly {
 		return nil, Errorf(syscall.EROFS, "%s is opened read-only, but %s wants to %s it; open it writable, or export it read-only",
-			in.label(), user, perm&(PermWrite|PermResize))
+			in.label, user, perm&(PermWrite|PermResize))
 	}
 	for e := range in.edges {
 		if clash := perm &^ e.shared; clash != 0 {
-			return nil, Errorf(syscall.EBUSY, "%s: %s wants %q, which %s does not allow while it uses the node", in.label(), user, clash, e.user)
+			return nil, Errorf(syscall.EBUSY, "%s: %s wants %q, which %s does not allow while it uses the node", in.label, user, clash, e.user)
 		}
 		if clash := e.perm &^ shared; clash != 0 {
-			return nil, Errorf(syscall.EBUSY, "%s: %s does not allow %q, which %s already does", in.label(), user, clash, e.user)
+			return nil, Errorf(syscall.EBUSY, "%s: %s does not allow %q, which %s already does", in.label, user, clash, e.user)
 		}
 	}
 	c := &Child{in: in, node: in.node, info: in.node.Info(), mapper: in.node.Info().Abilities.Mapper, user: user, role: role, perm: perm, shared: shared}
@@ -97,7 +94,7 @@ func (in *Instance) Close(rq *Req) error {
 	if n := len(in.edges); n > 0 || in.closed {
 		in.mu.Unlock()
 		if n > 0 {
-			return Errorf(syscall.EBUSY, "%s is still in use by %d users", in.label(), n)
+			return Errorf(syscall.EBUSY, "%s is still in use by %d users", in.label, n)
 		}
 		return nil
 	}

@@ -85,7 +85,7 @@ func (c *Child) Finish(rq *Req, want, n int64, err error) (result error, again b
 		rq.Took(PathShort)
 		return nil, true
 	case err != nil:
-		return c.fail(op, off, want, err), false
+		return c.fail(rq, op, off, want, err), false
 	}
 	rq.Took(PathFast | PathDirect)
 	return nil, false

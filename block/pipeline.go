@@ -17,7 +17,7 @@ func (c *Child) Preadv(rq *Req, off int64, v Vec, fl Flags) error {
 		err = c.readTracked(rq, off, n, v, fl&Serialising != 0)
 	}
 	if err != nil {
-		return c.fail(OpRead, off, n, err)
+		return c.fail(rq, OpRead, off, n, err)
 	}
 	return nil
 }
@@ -31,7 +31,7 @@ func (c *Child) Pwritev(rq *Req, off int64, v Vec, fl Flags) error {
 		err = c.changeTracked(rq, OpWrite, off, n, v, fl)
 	}
 	if err != nil {
-		return c.fail(OpWrite, off, n, err)
+		return c.fail(rq, OpWrite, off, n, err)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (c *Child) WriteZeroes(rq *Req, off, n int64, fl Flags) error {
 		err = c.changeTracked(rq, OpZero, off, n, nil, fl)
 	}
 	if err != nil {
-		return c.fail(OpZero, off, n, err)
+		return c.fail(rq, OpZero, off, n, err)
 	}
 	return nil
 }

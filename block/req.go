@@ -12,8 +12,8 @@ import (
 // and returning one costs no allocation and no clearing.
 //
 // Fields by when they are set, which is what keeps stale data out: ctx, depth,
-// path and start by Begin; a frame's fields by push, except vec (reused memory,
-// length set before use); buf by Get. The semaphores are empty at rest, but for
+// path and start by Begin or Restart; a frame's fields by push, except vec (reused memory,
+// length set before use); buf by Get; failure by fail. The semaphores are empty at rest, but for
 // stray tokens in park.
 type Req struct {
 	queue  *Queue
@@ -28,6 +28,9 @@ type Req struct {
 	bufOK  chan struct{} // capacity 1; exactly one token for each queued Get
 	slept  chan struct{} // capacity 1; exactly one token for each timer that ran
 	next   *Req          // free list
+	// failure is the error that the request ended with, where the queue
+	// keeps errors with their requests.
+	failure Error
 }
 
 // frame is what a request holds at one edge.

@@ -130,6 +130,8 @@ type Queue struct {
 	env   *Env
 	shard uint32
 	group *QueueGroup
+	// ownErrors: see OwnErrors.
+	ownErrors bool
 	c     *counters
 
 	mu   sync.Mutex
@@ -163,6 +165,11 @@ func NewQueue(env *Env, group *QueueGroup) *Queue {
 	group.mu.Unlock()
 	return q
 }
+
+// OwnErrors makes the errors of this queue's requests part of their objects: a
+// disk that fails every request costs no memory for it. Such an error is valid
+// until its object is used for another request. It is said before the first.
+func (q *Queue) OwnErrors() { q.ownErrors = true }
 
 // Env is what the queue runs in.
 func (q *Queue) Env() *Env { return q.env }

@@ -133,6 +133,7 @@ func Start(cfg Config) (*Queue, error) {
 		return nil, fmt.Errorf("%s: %w", q.name, err)
 	}
 	q.bq = block.NewQueue(cfg.Env, cfg.Group)
+	q.bq.OwnErrors() // they are looked at before the slot is used again
 	for i := range q.table.refs {
 		q.table.refs[i].rq = q.bq.Begin()
 	}
