@@ -1,6 +1,7 @@
 package block_test
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 
@@ -108,7 +109,7 @@ func TestOwnErrorsAllocateNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		rq := q.Begin()
 		err := c.Child.Preadv(rq, 4096, v, 0)
-		if block.Errno(err) != syscall.EIO {
+		if !errors.Is(err, syscall.EIO) {
 			t.Errorf("%v", err)
 		}
 		q.End(rq, block.OpRead, 4096, err)
