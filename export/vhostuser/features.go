@@ -112,6 +112,10 @@ func bitList(v uint64) string {
 // statusNeedsReset is DEVICE_NEEDS_RESET. (2.1)
 const statusNeedsReset = 0x40
 
+// setStatus takes the status byte that the guest has written, and which front
+// ends write themselves as well. Zero stops all rings, once what is in flight
+// has ended, and loses nothing: QEMU 7.2 writes it when a machine pauses, and
+// only then asks with GET_VRING_BASE where the rings stopped.
 func (s *session) setStatus(m *wire.Message) error {
 	v, err := m.U64()
 	if err != nil {
@@ -120,8 +124,11 @@ func (s *session) setStatus(m *wire.Message) error {
 	if v > 0xff {
 		return fmt.Errorf("status %#x: it is one byte", v)
 	}
-	if s.status = uint8(v); v == 0 { // a reset (2.4)
-		return s.reset()
+	if s.status = uint8(v); v == 0 {
+		for i := range s.vrings {
+			s.detach(&s.vrings[i])
+			s.vrings[i].dropKick()
+		}
 	}
 	return nil
 }

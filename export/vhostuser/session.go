@@ -155,6 +155,7 @@ var errLeave = errors.New("a message was refused")
 
 // handle serves one message and answers it. An error ends the connection.
 func (s *session) handle(m *wire.Message) error {
+	s.log.Debug("vhost-user message", "message", m.Request.String(), "bytes", len(m.Payload), "descriptors", m.Fds.Len(), "need_reply", m.NeedReply())
 	// "Multiple queue support": how many queues there are may be asked as soon
 	// as the feature is on offer.
 	err := m.Check(s.protocol | wire.ProtocolMQ)
@@ -237,7 +238,7 @@ func (s *session) reset() error {
 	for i := range s.vrings {
 		v := &s.vrings[i]
 		s.detach(v)
-		closeFd(v.kick)
+		v.dropKick()
 		s.vrings[i] = vring{index: i, kick: -1, call: v.call, err: v.err, q: v.q, depth: v.depth}
 	}
 	s.record.close()

@@ -204,6 +204,8 @@ type vm struct {
 	queues   []*vq
 	inflight wire.Inflight
 	record   int // descriptor; -1: none
+	channel  *wire.Conn
+	shared   bool // the memory is
 }
 
 // vq is a virtqueue of a vm.
@@ -214,6 +216,7 @@ type vq struct {
 	addr       wire.VringAddr
 	driver     *virtio.Driver
 	kick, call int
+	errFd      int
 	base       uint32 // where the back end goes on
 	busy       [slots]bool
 	slotOf     map[uint16]int
@@ -262,7 +265,7 @@ func newVM(t testing.TB, queues int, size uint16, features uint64) *vm {
 
 func (m *vm) newQueue(index int, size uint16) *vq {
 	m.t.Helper()
-	q := &vq{vm: m, index: index, kick: eventfd(m.t), call: eventfd(m.t), base: virtio.StartBase(m.features), slotOf: map[uint16]int{}}
+	q := &vq{vm: m, index: index, kick: eventfd(m.t), call: eventfd(m.t), errFd: eventfd(m.t), base: virtio.StartBase(m.features), slotOf: map[uint16]int{}}
 	desc, driver, device := virtio.AreaSizes(size, m.features)
 	at := index * ringRoom
 	place := func(n int) (b []byte, user uint64) {
@@ -361,7 +364,8 @@ func (m *vm) shareRecord() {
 		var err error
 		m.inflight, m.record, err = m.GetInflight(len(m.queues), int(m.queues[0].layout.Size))
 		m.must(err)
-		m.t.Cleanup(func() { unix.Close(m.record) })
+		fd := m.record
+		m.t.Cleanup(func() { unix.Close(fd) })
 	}
 	m.must(m.SetInflight(m.inflight, m.record))
 }

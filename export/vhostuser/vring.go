@@ -215,10 +215,15 @@ func (s *session) getVringBase(m *wire.Message) error {
 		return err
 	}
 	s.detach(v)
-	// It starts again when it is given a kick again.
+	v.dropKick()
+	return s.conn.Reply(m, wire.VringState{Index: st.Index, Num: v.base}.Append(nil))
+}
+
+// dropKick lets go of the kick of a ring that has stopped: it starts again when
+// it is given another one.
+func (v *vring) dropKick() {
 	closeFd(v.kick)
 	v.kick, v.hasKick = -1, false
-	return s.conn.Reply(m, wire.VringState{Index: st.Index, Num: v.base}.Append(nil))
 }
 
 // detach stops a ring if it runs; the front end may start it where it stopped.
