@@ -39,6 +39,7 @@ type inflight struct {
 // variant is how the world around the device goes on.
 type variant struct {
 	batch     int  // chains pushed before they are published together
+	then      int  // the same for successors
 	reverse   bool // given back latest first
 	driver    bool // the driver goes on while the device is dead
 	requests  int
@@ -46,7 +47,7 @@ type variant struct {
 }
 
 func (v variant) String() string {
-	return fmt.Sprintf("batch=%d,reverse=%v,driver=%v", v.batch, v.reverse, v.driver)
+	return fmt.Sprintf("batch=%d,then=%d,reverse=%v,driver=%v", v.batch, v.then, v.reverse, v.driver)
 }
 
 // newStory begins one in memory that others were told in.
@@ -127,6 +128,9 @@ func (s *story) run(t *testing.T) {
 		s.offer(t, 2)
 		s.pop(t, 3)
 		n := min(s.variant.batch, len(s.held))
+		if s.crashes > 0 {
+			n = min(s.variant.then, len(s.held))
+		}
 		if round%2 == 0 || s.added == s.variant.requests {
 			s.finish(n)
 		}
@@ -242,10 +246,10 @@ func TestCrash(t *testing.T) {
 			f.size, f.recSize = 11, 16
 		}
 		for _, v := range []variant{
-			{batch: 1, requests: 9},
-			{batch: 3, requests: 9, indirects: true},
-			{batch: 3, requests: 9, reverse: true, driver: true, indirects: true},
-			{batch: 4, requests: 9, driver: true},
+			{batch: 1, then: 3, requests: 9},
+			{batch: 3, then: 1, requests: 9, indirects: true},
+			{batch: 3, then: 3, requests: 9, reverse: true, driver: true, indirects: true},
+			{batch: 4, then: 2, requests: 9, driver: true},
 		} {
 			t.Run(v.String(), func(t *testing.T) {
 				mem := make([]byte, guestSize)
