@@ -40,6 +40,8 @@ type guest struct {
 	headers  int // where headers and status bytes are
 	out      []virtio.Seg
 	in       []virtio.Seg
+	fds      [1]unix.PollFd
+	event    [8]byte
 }
 
 const (
@@ -176,7 +178,9 @@ func (g *guest) kickNow() {
 	}
 }
 
-func signal(fd int) { _, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+var eventOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+
+func signal(fd int) { _, _ = unix.Write(fd, eventOne) }
 
 // await waits until the driver finds a used entry.
 func (g *guest) await() (id uint16, written uint32) {
@@ -206,7 +210,9 @@ func (g *guest) awaitFor(d time.Duration) (id uint16, written uint32, ok bool) {
 		if left <= 0 {
 			return 0, 0, false
 		}
-		readable(g.called, left)
+		g.fds[0] = unix.PollFd{Fd: int32(g.called), Events: unix.POLLIN}
+		_, _ = unix.Poll(g.fds[:], int(left.Milliseconds())+1)
+		_, _ = unix.Read(g.called, g.event[:])
 	}
 }
 

@@ -39,8 +39,9 @@ type loop struct {
 	chain   virtio.Chain // as Pop found it
 	request virtio.BlkRequest
 	disk    virtio.BlkDisk
-	unkept  bool // the elements of request are still in it: its slot had no room
-	pushed  int  // used entries that are not published
+	unkept  bool   // the elements of request are still in it: its slot had no room
+	pushed  int    // used entries that are not published
+	base    uint32 // where the last ring that was given up can go on
 
 	// The storage.
 	eng    engine.Queue

@@ -47,19 +47,20 @@ func (q *Queue) newRing(v Vring) (r *virtio.Ring, err error) {
 	return virtio.NewRing(v.Layout, v.Map, virtio.Options{Base: v.Base, Inflight: v.Inflight, Crash: q.ringHook})
 }
 
-// detach gives the ring up. Nothing is in flight.
+// detach gives the ring up. Nothing is in flight. It answers where the ring, or
+// the one that the queue had last, can go on.
 func (q *Queue) detach() (base uint32) {
 	if q.ring == nil {
-		return 0
+		return q.base
 	}
 	q.disarm()
-	base = q.ring.Base()
+	q.base = q.ring.Base()
 	_ = q.setKick(-1) // there is nothing to watch: it cannot fail
 	q.ring, q.mem, q.dirty = nil, nil, nil
 	q.callFd, q.errFd = -1, -1
 	q.enabled, q.broken = false, false
 	q.setState()
-	return base
+	return q.base
 }
 
 // setKick watches another descriptor.
