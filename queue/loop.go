@@ -23,7 +23,8 @@ const lookClock = 8
 type loop struct {
 	waiting []*order // those that wait until nothing is in flight
 	closing bool
-	gone    chan error // the loop has ended
+	gone    chan struct{} // closed when the loop has ended
+	endErr  error         // how
 
 	// The ring.
 	ring    *virtio.Ring
@@ -90,7 +91,8 @@ func (q *Queue) run(started chan<- error) {
 	busyLoops.Add(1)
 	q.serve()
 	busyLoops.Add(-1)
-	q.gone <- q.release()
+	q.endErr = q.release()
+	close(q.gone)
 }
 
 // prepare makes what the loop needs, on its thread.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -127,7 +128,7 @@ func Start(cfg Config) (*Queue, error) {
 		return nil, err
 	}
 	q := &Queue{cfg: cfg, name: fmt.Sprintf("%s: queue %d", cfg.Name, cfg.Index), child: cfg.Child, now: cfg.Env.Now, done: newDoneList(cfg.Depth)}
-	q.log, q.gone = cfg.Log, make(chan error, 1)
+	q.log, q.gone = cfg.Log, make(chan struct{})
 	q.writeback.Store(true)
 	if err := q.table.init(cfg.Depth); err != nil {
 		return nil, fmt.Errorf("%s: %w", q.name, err)
@@ -238,17 +239,23 @@ func (q *Queue) Stop(ctx context.Context) (base uint32, err error) {
 }
 
 // Close stops the queue and ends its loop and its workers. The caller closes
-// the edge afterwards.
+// the edge when it has returned nil. If ctx ends first it can be called again,
+// to wait on.
 func (q *Queue) Close(ctx context.Context) error {
 	err := q.command(ctx, true, func() error {
 		q.detach()
 		q.closing = true
 		return nil
 	})
-	if err == nil {
-		err = <-q.gone
+	if err != nil && !errors.Is(err, ErrClosed) {
+		return err
 	}
-	return err
+	select {
+	case <-q.gone:
+		return q.endErr
+	case <-ctx.Done():
+		return fmt.Errorf("%s: its loop has not ended: %w", q.name, ctx.Err())
+	}
 }
 
 // State is what a queue's ring is doing.
