@@ -42,9 +42,13 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// Main runs the tests and removes the built binary; TestMain calls it.
-func Main(m *testing.M) {
+// Main runs the tests, then after, and removes the built binary; TestMain
+// calls it.
+func Main(m *testing.M, after ...func()) {
 	code := m.Run()
+	for _, f := range after {
+		f()
+	}
 	if path, err := binary(); err == nil {
 		os.RemoveAll(filepath.Dir(path))
 	}

@@ -57,7 +57,7 @@ var texts = map[string]string{
 	"etc/hosts":         "127.0.0.1 localhost\n",
 	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\nnetgroup: files\n",
 	"etc/protocols":     "tcp 6 TCP\nudp 17 UDP\n",
-	"etc/services":      "nfs 2049/tcp\nnfs 2049/udp\nsunrpc 111/tcp\nsunrpc 111/udp\n",
+	"etc/services":      "nfs 2049/tcp\nnfs 2049/udp\nsunrpc 111/tcp portmapper\nsunrpc 111/udp portmapper\n",
 	"etc/netconfig": "udp tpi_clts v inet udp - -\ntcp tpi_cots_ord v inet tcp - -\nudp6 tpi_clts v inet6 udp - -\n" +
 		"tcp6 tpi_cots_ord v inet6 tcp - -\nlocal tpi_cots_ord - loopback - - -\nunix tpi_cots_ord - loopback - - -\n",
 	"var/lib/nfs/etab":  "",

@@ -66,6 +66,8 @@ type VM struct {
 	done    chan struct{} // closed when the emulator has ended
 	err     error         // then: how
 	output  bytes.Buffer  // then: what the emulator said
+	ending  sync.Once     // cleans up
+	last    string        // the console, once its file is gone
 
 	mu      sync.Mutex
 	asked   int
@@ -271,11 +273,11 @@ func (vm *VM) send(r scenario.Request, q *question) error {
 
 // Console is what the guest's kernel and the emulator have printed.
 func (vm *VM) Console() string {
-	text, err := os.ReadFile(vm.console)
-	if err != nil {
-		text = []byte(err.Error())
+	text := vm.last
+	if raw, err := os.ReadFile(vm.console); err == nil {
+		text = string(raw)
 	}
-	out := "--- the guest's console:\n" + strings.ReplaceAll(string(text), "\r", "")
+	out := "--- the guest's console:\n" + strings.ReplaceAll(text, "\r", "")
 	select {
 	case <-vm.done:
 		return out + "--- the emulator: " + vm.output.String()
@@ -322,10 +324,15 @@ func (vm *VM) Wait() error {
 }
 
 func (vm *VM) clean() {
-	if vm.conn != nil {
-		vm.conn.Close()
-	}
-	os.RemoveAll(vm.dir)
+	vm.ending.Do(func() {
+		if vm.conn != nil {
+			vm.conn.Close()
+		}
+		if raw, err := os.ReadFile(vm.console); err == nil {
+			vm.last = string(raw)
+		}
+		os.RemoveAll(vm.dir)
+	})
 }
 
 // arguments are the emulator's. Guest memory is shared, as vhost-user needs

@@ -157,6 +157,7 @@ func init() { // a table that refers to what refers to it
 	scenarios = map[string]func(*call) (any, error){
 		scenario.PowerOff:    endAll,
 		scenario.Kernel:      trouble,
+		scenario.Run:         runLine,
 		scenario.Identity:    identify,
 		scenario.AwaitSize:   awaitSize,
 		scenario.Read:        read,
@@ -235,6 +236,15 @@ func shell() {
 		fmt.Println("agent: the shell:", err)
 	}
 	powerOff()
+}
+
+func runLine(c *call) (any, error) {
+	var args scenario.Command
+	if err := c.into(&args); err != nil {
+		return nil, err
+	}
+	text, err := run("sh", "-c", args.Line)
+	return scenario.Output{Text: text}, err
 }
 
 func endAll(*call) (any, error) {

@@ -29,6 +29,7 @@ type Reply struct {
 const (
 	PowerOff    = "poweroff"     // nothing; nothing
 	Kernel      = "kernel"       // nothing; Trouble
+	Run         = "run"          // Command; Output
 	Identity    = "identity"     // Device; Identify
 	AwaitSize   = "await-size"   // Size; Size
 	Read        = "read"         // Transfer; Sum
@@ -42,6 +43,16 @@ const (
 	Verify      = "verify"       // VerifyWork; Written
 	NFSVectors  = "nfs-vectors"  // NFSWork; NFSResult
 )
+
+// Command is a line for the guest's shell.
+type Command struct {
+	Line string `json:"line"`
+}
+
+// Output is what a command printed.
+type Output struct {
+	Text string `json:"text"`
+}
 
 // Device names a disk: "vda".
 type Device struct {
