@@ -50,6 +50,8 @@ type fake struct {
 	reads   int
 	trials  []trialRead
 	zeroErr error
+	zeroBy  int64 // zeroing takes whole multiples of it; 0: any range
+	zeroed  int   // calls that zeroed something
 	seeks   func(off int64, hole bool) (int64, error)
 	locked  bool
 	lockErr error
@@ -136,7 +138,11 @@ func (f *fake) sync() error {
 func (f *fake) zeroRange(off, n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.zeroBy != 0 && (off|n)%f.zeroBy != 0 {
+		return syscall.EINVAL
+	}
 	if f.zeroErr == nil {
+		f.zeroed++
 		clear(f.content[off:min(off+n, int64(len(f.content)))])
 	}
 	return f.zeroErr

@@ -38,13 +38,31 @@ func (n *node) refused(off int64, v block.Vec, write bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := n.info.Limits()
-	if !n.direct || !meets(l, n.info.Size(), off, v, write) {
-		// Resolved meanwhile, or never checked against these limits.
-		if n.direct {
-			return block.ErrLimitsChanged
-		}
-		return errRefused
+	if !n.direct {
+		return errRefused // never checked against these limits
 	}
+	return n.refusedUnder(l, meets(l, n.info.Size(), off, v, write), v)
+}
+
+// refusedRange is refused for an operation without data, of which align says
+// the granularity. It is met through the page cache too.
+func (n *node) refusedRange(off, length int64, align func(*block.Limits) uint32) error {
+	s := &n.limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := n.info.Limits()
+	mask := int64(align(l)) - 1
+	fits := off&mask == 0 && (length&mask == 0 || off+length == n.info.Size())
+	return n.refusedUnder(l, fits, nil)
+}
+
+// refusedUnder asks what the limits are now, where the request met l; where it
+// did not, they have been resolved again meanwhile. Called with limits.mu held.
+func (n *node) refusedUnder(l *block.Limits, fits bool, v block.Vec) error {
+	if !fits {
+		return block.ErrLimitsChanged
+	}
+	s := &n.limits
 	s.refusals++
 	if s.lastGen == l.Generation && n.env.Now()-s.lastTime < resolveEveryNs {
 		return errRefused
@@ -53,7 +71,7 @@ func (n *node) refused(off int64, v block.Vec, write bool) error {
 	if err != nil {
 		return fmt.Errorf("%w; asking again what its limits are failed: %v", errRefused, err)
 	}
-	if changed || n.stricter(l, v) {
+	if changed || v != nil && n.stricter(l, v) {
 		return block.ErrLimitsChanged
 	}
 	s.lastGen, s.lastTime = l.Generation, n.env.Now()

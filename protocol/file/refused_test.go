@@ -59,6 +59,69 @@ func TestF3AlignmentChangesUnderAnOpenFile(t *testing.T) {
 	}
 }
 
+// TestF3ZeroingIsTheFirstToMeetTheNewSectors: a device whose sectors have grown
+// refuses write zeroes and discard of the old ones. The edge must learn it from
+// them too, not only from a read or a write.
+func TestF3ZeroingIsTheFirstToMeetTheNewSectors(t *testing.T) {
+	for _, cache := range []string{"none", "writeback"} {
+		for _, unmap := range []block.Flags{0, block.MayUnmap} {
+			f := fakeDevice(512)
+			e := fakeEdge(t, f, config{cacheName: cache, direct: cache == "none"})
+			f.becomes(4096)
+			if cache == "writeback" {
+				f.needs = needs{1, 1, 1, 1} // of reads and writes through the page cache
+			}
+			want := bytes.Clone(f.content)
+			clear(want[512:1024])
+			if err := e.zero(512, 512, unmap); err != nil || !bytes.Equal(f.content, want) {
+				t.Errorf("cache=%s: write zeroes of 512 bytes: %v, content as it should be: %v", cache, err, bytes.Equal(f.content, want))
+			}
+			if l := e.Limits(); l.ZeroAlign != 4096 || l.Generation != 2 || e.n.limits.reresolved != 1 {
+				t.Errorf("cache=%s: zero alignment %d, generation %d, resolved %d times; want 4096, 2, 1", cache, l.ZeroAlign, l.Generation, e.n.limits.reresolved)
+			}
+			f.becomes(65536)
+			if err := e.discardRange(4096, 4096); err != nil {
+				t.Errorf("cache=%s: discard: %v", cache, err)
+			}
+			if l := e.Limits(); l.DiscardAlign != 65536 || l.Generation != 3 {
+				t.Errorf("cache=%s: discard alignment %d, generation %d; want 65536 and 3", cache, l.DiscardAlign, l.Generation)
+			}
+		}
+	}
+}
+
+// TestF18ZeroingRefusedForNoReason: limits are not asked for with each request.
+func TestF18ZeroingRefusedForNoReason(t *testing.T) {
+	f := fakeDevice(512)
+	e := fakeEdge(t, f, config{})
+	f.zeroErr = syscall.EINVAL
+	for range 5 {
+		if err := e.zero(0, 4096, 0); !errors.Is(err, syscall.EINVAL) {
+			t.Fatalf("error %v, want EINVAL", err)
+		}
+	}
+	if n := e.n.limits.reresolved; n != 1 {
+		t.Errorf("resolved %d times for five requests in one moment, want 1", n)
+	}
+}
+
+// fakeDevice is an emulated block device of 1 MiB.
+func fakeDevice(sector uint32) *fake {
+	f := newFake(needs{}, pattern(make([]byte, 1<<20), 3))
+	f.devErr = nil
+	f.becomes(sector)
+	return f
+}
+
+// becomes gives a device other sectors.
+func (f *fake) becomes(sector uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.needs = needs{sector, sector, 512, sector}
+	f.dio, f.dev = said(512, sector, sector), deviceAnswer{logical: sector, physical: sector}
+	f.zeroBy = int64(sector)
+}
+
 // TestF18RefusedForNoReason: the limits are asked for again once, not with
 // every request, and the requester gets EINVAL.
 func TestF18RefusedForNoReason(t *testing.T) {

@@ -19,6 +19,9 @@ type spaceState struct {
 func (n *node) WriteZeroes(rq *block.Req, off, length int64, fl block.Flags) error {
 	err := n.zero(rq, off, length, fl)
 	n.status.changed(off, off+length)
+	if isMisaligned(err) {
+		err = n.refusedRange(off, length, func(l *block.Limits) uint32 { return l.ZeroAlign })
+	}
 	if err == nil && n.durable(fl) {
 		return n.Flush(rq)
 	}
@@ -46,6 +49,9 @@ func (n *node) Discard(rq *block.Req, off, length int64) error {
 	}
 	err := n.attempt(rq, &n.space.noDiscard, func() error { return n.sys.discard(off, length) })
 	n.status.changed(off, off+length)
+	if isMisaligned(err) {
+		err = n.refusedRange(off, length, func(l *block.Limits) uint32 { return l.DiscardAlign })
+	}
 	return err
 }
 

@@ -184,6 +184,14 @@ func TestF3LoopDeviceChangesItsSectors(t *testing.T) {
 		t.Errorf("back to 512: %v, write alignment %d", err, e.Limits().WriteAlign)
 	}
 	got := aligned(t, 512, 0)
+	// Write zeroes is the first to meet the new sectors.
+	setSectors(4096)
+	if err := e.zero(9*512, 512, 0); err != nil || e.Limits().ZeroAlign != 4096 {
+		t.Errorf("write zeroes under the new sectors: %v, zero alignment %d", err, e.Limits().ZeroAlign)
+	}
+	if err := e.read(9*512, got); err != nil || !bytes.Equal(got, make([]byte, 512)) {
+		t.Errorf("what was zeroed: %v, or it does not read as zeroes", err)
+	}
 	for w := range 4 {
 		if err := e.read(int64(w)*512, got); err != nil || !bytes.Equal(got, pattern(b, w+rounds-1)) {
 			t.Errorf("sector %d: %v, last write lost", w, err)
