@@ -97,6 +97,7 @@ func NewInflight(mem []byte, size uint16, packed bool) (*Inflight, error) {
 	}
 	if packed {
 		f.next, f.lasts, f.nums = make([]uint16, size), make([]uint16, size), make([]uint16, size)
+		f.kept = make([]uint16, 0, size)
 	}
 	return f, nil
 }

@@ -86,10 +86,18 @@ type Cache struct {
 	mem   []byte
 }
 
-// find is the memory from gpa to the end of its region, nil if gpa is in none.
-func (m *Map) find(gpa uint64, c *Cache) []byte {
+// hit is find where the last address was found; nil if it is elsewhere.
+func (c *Cache) hit(m *Map, gpa uint64) []byte {
 	if off := gpa - c.guest; c.m == m && off < uint64(len(c.mem)) {
 		return c.mem[off:]
+	}
+	return nil
+}
+
+// find is the memory from gpa to the end of its region, nil if gpa is in none.
+func (m *Map) find(gpa uint64, c *Cache) []byte {
+	if mem := c.hit(m, gpa); mem != nil {
+		return mem
 	}
 	return m.search(gpa, c)
 }
@@ -109,7 +117,7 @@ func (m *Map) search(gpa uint64, c *Cache) []byte {
 // and v as it was, if any of the bytes is in no region. No byte is no piece,
 // at any address.
 func (m *Map) Append(v [][]byte, gpa uint64, n uint32, c *Cache) ([][]byte, bool) {
-	if mem := m.find(gpa, c); uint64(n) <= uint64(len(mem)) && n > 0 {
+	if mem := c.hit(m, gpa); uint64(n) <= uint64(len(mem)) && n > 0 {
 		return append(v, mem[:n:n]), true
 	}
 	return m.appendPieces(v, gpa, n, c)

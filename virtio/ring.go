@@ -196,6 +196,10 @@ type pending struct {
 // NewRing begins to work on a ring at o.Base. It reads the used index of a
 // split ring from memory, and recovers what o.Inflight has on record: Pop gives
 // those chains first, in the order in which they were offered.
+//
+// Whoever takes a ring over, after a crash above all, pops without waiting for a
+// kick and calls the driver once without being asked to: notifications may have
+// been lost between the two of them.
 func NewRing(l Layout, m *Map, o Options) (*Ring, error) {
 	r := &Ring{armed: true, inflight: o.Inflight, crash: o.Crash, log: o.Log, logDesc: o.LogDesc, logDevice: o.LogDevice}
 	r.size = l.Size

@@ -27,19 +27,20 @@ func packedDesc(table []byte, i int) desc {
 
 // walk is the state of one chain being read.
 type walk struct {
-	n       int    // descriptors that hold memory
-	last    desc   // the last writable one that is not empty
-	wrote   bool   // there is one
-	rule    Rule   // the first that was broken
-	broken  desc   // where
-	at      uint16 // its index
-	outBits uint64 // bytes to read
-	inBits  uint64 // bytes to write
+	n      int    // descriptors that hold memory
+	last   desc   // the last writable one that is not empty
+	wrote  bool   // there is one
+	rule   Rule   // the first that was broken
+	broken desc   // where
+	at     uint16 // its index
+	outSum uint64 // bytes to read
+	inSum  uint64 // bytes to write
 }
 
 // begin prepares for a chain.
 func (r *Ring) begin(c *Chain) {
-	r.walk = walk{}
+	w := &r.walk
+	w.n, w.wrote, w.rule, w.outSum, w.inSum = 0, false, RuleNone, 0, 0
 	c.Out, c.In = c.Out[:0], c.In[:0]
 	c.Handle, c.Resubmit = Handle{}, false
 }
@@ -67,19 +68,19 @@ func (r *Ring) add(c *Chain, d desc, index uint16) bool {
 	switch {
 	case write:
 		c.In, ok = r.mem.Append(c.In, d.addr, d.len, &r.cache)
-		w.inBits += uint64(d.len)
+		w.inSum += uint64(d.len)
 	case w.wrote:
 		w.rule = RuleOrder
 	default:
 		c.Out, ok = r.mem.Append(c.Out, d.addr, d.len, &r.cache)
-		w.outBits += uint64(d.len)
+		w.outSum += uint64(d.len)
 	}
 	switch {
 	case !ok:
 		w.rule = RuleAddress
 	case len(c.Out)+len(c.In) > MaxSegs:
 		w.rule = RuleSegments
-	case w.outBits+w.inBits > 1<<32:
+	case w.outSum+w.inSum > 1<<32:
 		w.rule = RuleLength
 	}
 	if w.rule != RuleNone {
@@ -91,7 +92,7 @@ func (r *Ring) add(c *Chain, d desc, index uint16) bool {
 // finish completes a chain that was read to its end.
 func (r *Ring) finish(c *Chain) error {
 	w := &r.walk
-	c.OutBytes, c.InBytes = w.outBits, w.inBits
+	c.OutBytes, c.InBytes = w.outSum, w.inSum
 	if w.rule == RuleNone {
 		return nil
 	}
