@@ -69,8 +69,10 @@ func (q *Queue) answer(i int, s *slot, status uint8) {
 		s.written = 0
 		q.counts.faults.Add(1)
 	}
+	q.passed(pointAnswered)
 	if q.dirty != nil {
 		q.mark(i, s)
+		q.passed(pointLogged)
 	}
 	q.ring.Push(s.chain, s.written)
 	q.pushed++
@@ -108,7 +110,9 @@ func (q *Queue) publish() {
 	if q.pushed == 0 || q.broken {
 		return
 	}
-	if q.publishRing() {
+	notify := q.publishRing()
+	q.passed(pointPublished)
+	if notify {
 		q.counts.calls.Add(1)
 		q.call()
 	} else {

@@ -38,6 +38,7 @@ type guest struct {
 	dataBase int // where buffers begin
 	slotLen  int // bytes of each request's buffers
 	headers  int // where headers and status bytes are
+	deviceAt int // where the device area of the ring is
 	out      []virtio.Seg
 	in       []virtio.Seg
 	fds      [1]unix.PollFd
@@ -76,6 +77,7 @@ func newGuest(t testing.TB, c guestConfig) *guest {
 		return from
 	}
 	d, a, u := take(desc, 4096), take(driver, 4096), take(device, 4096)
+	g.deviceAt = u
 	tab := take(int(c.size)*c.tableLen*16, 4096)
 	g.headers = take(int(c.size)*32, 4096)
 	g.dataBase = take(int(c.size)*c.buffer, 4096)

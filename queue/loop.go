@@ -73,6 +73,23 @@ type loop struct {
 
 	guestMemory [][]byte          // to register with a ring
 	ringHook    func(virtio.Step) // for tests; nil in production
+	hook        func(point)       // as well
+}
+
+// A point is one that a crash may come at, beside the steps of a ring.
+type point uint8
+
+const (
+	pointSubmitted point = iota // the batch is the kernel's
+	pointAnswered               // a status byte was written, and no used entry
+	pointLogged                 // and what was written is marked in the dirty log
+	pointPublished              // the guest sees the batch, and was not called
+)
+
+func (q *Queue) passed(p point) {
+	if q.hook != nil {
+		q.hook(p)
+	}
 }
 
 // none is held where no slot is.
@@ -149,6 +166,7 @@ func (q *Queue) submit() {
 		q.leaf.Submit(q.gather)
 		q.gather = q.gather[:0]
 	}
+	q.passed(pointSubmitted)
 }
 
 // quiet says that nothing is in flight and all is published.
