@@ -72,6 +72,10 @@ func (q *Queue) answer(i int, s *slot, status uint8) {
 	q.passed(pointAnswered)
 	if q.dirty != nil {
 		q.mark(i, s)
+		if q.broken {
+			q.table.put(i)
+			return
+		}
 		q.passed(pointLogged)
 	}
 	q.ring.Push(s.chain, s.written)
@@ -90,6 +94,7 @@ func putStatus(s *slot) (err error) {
 
 // mark notes in the dirty log what a request has written.
 func (q *Queue) mark(i int, s *slot) {
+	defer q.ringFault("marking pages in the dirty log")
 	q.one[0] = s.reply.bytes()
 	ok := q.dirty.MarkVector(q.mem, q.one[:])
 	if s.kind == kindIn || s.kind == kindID { // also one that failed: a part of it may have been written

@@ -124,6 +124,7 @@ func (q *Queue) logRing() {
 	if q.dirty == nil || !q.ringLog.On {
 		return
 	}
+	defer q.ringFault("marking the ring's pages in the dirty log")
 	desc, _, device := virtio.AreaSizes(q.layout.Size, q.layout.Features)
 	q.dirty.Mark(q.ringLog.Device, uint64(device))
 	if q.layout.Features&virtio.FeatureRingPacked != 0 {
