@@ -113,9 +113,10 @@ func (s *session) setInflight(m *wire.Message) error {
 	if n := s.running(); n > 0 {
 		return fmt.Errorf("%d queues run: stop them first with GET_VRING_BASE", n)
 	}
-	// The smaller kind: which it is the guest decides, and each queue that
-	// starts is held against it again.
-	if need := uint64(in.Queues) * uint64(virtio.InflightSize(in.QueueSize, false)); in.MmapSize < need {
+	// The smaller kind, unless the guest has chosen: each queue that starts is
+	// held against it again.
+	packed := s.chosen && s.features&virtio.FeatureRingPacked != 0
+	if need := uint64(in.Queues) * uint64(virtio.InflightSize(in.QueueSize, packed)); in.MmapSize < need {
 		return fmt.Errorf("the record has %d bytes, but %d queues of %d descriptors need %d: it is not the one that GET_INFLIGHT_FD gave", in.MmapSize, in.Queues, in.QueueSize, need)
 	}
 	r, err := openRecord(in, m.Fds.Fd(0))
