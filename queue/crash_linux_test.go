@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,11 +162,11 @@ func TestDirtyLogComesFirst(t *testing.T) {
 				return bits[p/64]&(1<<(p%64)) != 0
 			}
 			q := startDetached(t, Config{Child: c})
-			late := 0
+			var late atomic.Int32
 			whileIdle(t, q, func() {
 				q.hook = func(p point) {
 					if p == pointPublished && !(marked(g.dataBase) && marked(g.dataBase+4096) && marked(g.headers)) {
-						late++
+						late.Add(1)
 					}
 				}
 			})
@@ -181,7 +182,7 @@ func TestDirtyLogComesFirst(t *testing.T) {
 			if err := q.SetLog(nil, RingLog{}); err != nil {
 				t.Fatal(err)
 			}
-			if late != 0 {
+			if late.Load() != 0 {
 				t.Error("pages were marked after the used entry was published")
 			}
 			if !marked(g.deviceAt) {
