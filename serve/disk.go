@@ -54,7 +54,12 @@ func describe(d *config.Disk) (graph.Disk, error) {
 	if err != nil {
 		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
 	}
-	if err := checkNodes(vals); err != nil {
+	if len(d.Throttle) > 0 {
+		limits := maps.Clone(d.Throttle)
+		limits["driver"] = "throttle"
+		desc.Filters = append(desc.Filters, limits)
+	}
+	if err := checkNodes(desc.Filtered(vals)); err != nil {
 		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
 	}
 	proto := bottom(vals)

@@ -64,6 +64,9 @@ type Disk struct {
 	Preallocation string
 	// Creating are further options of the driver's for making the file.
 	Creating block.Values
+	// Throttle are the options of a throttle filter over the disk, empty for
+	// none.
+	Throttle block.Values
 	// IgnoreDiscard: discards succeed without effect.
 	IgnoreDiscard bool
 	// Options are for the driver at the bottom, as cache and aio; Defaults
@@ -79,11 +82,11 @@ type Disk struct {
 // Equal reports whether two disks are described alike.
 func (d *Disk) Equal(o *Disk) bool {
 	a, b := *d, *o
-	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !maps.Equal(a.Creating, b.Creating) || !slices.Equal(a.Exports, b.Exports) || !slices.Equal(a.VhostUsers, b.VhostUsers) {
+	if !maps.Equal(a.Options, b.Options) || !maps.Equal(a.Defaults, b.Defaults) || !maps.Equal(a.Creating, b.Creating) || !maps.Equal(a.Throttle, b.Throttle) || !slices.Equal(a.Exports, b.Exports) || !slices.Equal(a.VhostUsers, b.VhostUsers) {
 		return false
 	}
 	for _, x := range []*Disk{&a, &b} {
-		x.Options, x.Defaults, x.Creating, x.Exports, x.VhostUsers = nil, nil, nil, nil, nil
+		x.Options, x.Defaults, x.Creating, x.Throttle, x.Exports, x.VhostUsers = nil, nil, nil, nil, nil, nil
 	}
 	return reflect.DeepEqual(a, b)
 }

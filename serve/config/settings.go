@@ -103,6 +103,8 @@ var Settings = []Setting{
 	{Name: "locking", Value: "MODE", Default: "auto", Driver: true, Help: "lock the file against other programs"},
 	{Name: "discard", Value: "MODE", Default: "unmap", Allowed: []string{"unmap", "ignore"}, Help: "whether discard and trim give space back",
 		disk: func(d *Disk, v Text) error { d.IgnoreDiscard = v.Value == "ignore"; return nil }},
+	{Name: "throttle", Value: "NAME=NUMBER,...", Help: "limit the disk: iops-total, iops-read, iops-write in requests a second, bps-total, bps-read, bps-write in bytes (K, M, G) a second, each with -max and -max-length for bursts; group=NAME shares the limits among disks (docs/throttle.md)",
+		disk: func(d *Disk, v Text) error { return setValues(&d.Throttle, v) }},
 	{Name: "export", Value: "name=NAME,...", Many: true, Default: "the disk's name",
 		Help: "offer the disk under this name, with description=TEXT and read-only=on where wanted, commas in them doubled; the first export is found without a name too; repeated: further ones of the only disk, or one for each disk in order", disk: func(*Disk, Text) error { return nil }},
 	{Name: "vhost-user", Value: "PATH,...", Many: true,

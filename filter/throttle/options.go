@@ -1,0 +1,182 @@
+package throttle
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/platter-storage/platter/block"
+)
+
+// The options' names are those of the reference, without its prefix.
+var options = func() []block.Option {
+	list := []block.Option{
+		{Name: "file", Type: block.OptNode, Required: true, Help: "the disk that is to be limited"},
+		{Name: "group", Help: "disks of one group share its limits; the first one that is opened sets them"},
+		{Name: "iops-size", Type: block.OptSize, Default: "0", Help: "a request longer than this counts as several; 0: each counts as one"},
+	}
+	for _, k := range kinds {
+		list = append(list,
+			block.Option{Name: k.name, Type: k.typ, Default: "0", Help: k.what + " a second in the long run; 0 is no limit"},
+			block.Option{Name: k.name + "-max", Type: k.typ, Default: "0", Help: k.what + " a second in a burst; 0: a tenth of a second's worth may come at once"},
+			block.Option{Name: k.name + "-max-length", Type: block.OptInt, Default: "1", Help: "seconds that a burst may last"})
+	}
+	return list
+}()
+
+// kind is one of the six limits.
+type kind struct {
+	name, what string
+	typ        block.OptType
+	dir        int
+	bytes      bool
+}
+
+var kinds = []kind{
+	{"iops-total", "requests", block.OptInt, Total, false},
+	{"iops-read", "reads", block.OptInt, Reads, false},
+	{"iops-write", "writes", block.OptInt, Writes, false},
+	{"bps-total", "bytes", block.OptSize, Total, true},
+	{"bps-read", "bytes read", block.OptSize, Reads, true},
+	{"bps-write", "bytes written", block.OptSize, Writes, true},
+}
+
+func (l *Limits) of(k kind) *Limit {
+	if k.bytes {
+		return &l.Bytes[k.dir]
+	}
+	return &l.Requests[k.dir]
+}
+
+// readLimits takes the limits from the options.
+func readLimits(o *block.Options) (l Limits, err error) {
+	number := func(k kind, name string) int64 {
+		if k.typ == block.OptSize {
+			return o.Size(name)
+		}
+		return o.Int(name)
+	}
+	for _, k := range kinds {
+		lim := l.of(k)
+		lim.Avg, lim.Max = number(k, k.name), number(k, k.name+"-max")
+		lim.MaxLength = o.Int(k.name + "-max-length")
+		if err := lim.check(k.name); err != nil {
+			return l, err
+		}
+	}
+	l.RequestSize = o.Size("iops-size")
+	return l, l.check()
+}
+
+func (l *Limit) check(name string) error {
+	switch {
+	case l.Avg < 0 || l.Avg > MaxValue || l.Max < 0 || l.Max > MaxValue:
+		return invalid("%s and %s-max must be in 0..%.0e", name, name, float64(MaxValue))
+	case l.Max > 0 && l.Avg == 0:
+		return invalid("%s-max needs %s: what holds when the burst is over", name, name)
+	case l.Max > 0 && l.Max < l.Avg:
+		return invalid("%s-max %d is less than %s %d: a burst is faster", name, l.Max, name, l.Avg)
+	case l.MaxLength < 1:
+		return invalid("%s-max-length %d: a burst lasts at least 1 second", name, l.MaxLength)
+	case l.MaxLength > 1 && l.Max == 0:
+		return invalid("%s-max-length needs %s-max", name, name)
+	case l.Max > 0 && l.MaxLength > MaxValue/l.Max:
+		return invalid("%s-max %d for %d seconds is more than %.0e in all", name, l.Max, l.MaxLength, float64(MaxValue))
+	}
+	return nil
+}
+
+func (l *Limits) check() error {
+	for _, of := range []struct {
+		name   string
+		limits *[3]Limit
+	}{{"iops", &l.Requests}, {"bps", &l.Bytes}} {
+		if of.limits[Total].Avg > 0 && of.limits[Reads].Avg+of.limits[Writes].Avg > 0 {
+			return invalid("%s-total excludes %s-read and %s-write: limit all together or each for itself", of.name, of.name, of.name)
+		}
+	}
+	if l.RequestSize > 0 && !limited(&l.Requests) {
+		return invalid("iops-size needs a limit of requests: iops-total, iops-read or iops-write")
+	}
+	return nil
+}
+
+func limited(ls *[3]Limit) bool {
+	return ls[Total].Avg > 0 || ls[Reads].Avg > 0 || ls[Writes].Avg > 0
+}
+
+func (l *Limits) any() bool { return limited(&l.Requests) || limited(&l.Bytes) }
+
+// String lists the limits that there are.
+func (l Limits) String() string {
+	var parts []string
+	for _, k := range kinds {
+		lim := l.of(k)
+		if lim.Avg == 0 {
+			continue
+		}
+		s := fmt.Sprintf("%s=%d", k.name, lim.Avg)
+		if lim.Max > 0 {
+			s += fmt.Sprintf(" (%d for %d s)", lim.Max, lim.MaxLength)
+		}
+		parts = append(parts, s)
+	}
+	if parts == nil {
+		return "no limit"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func invalid(format string, args ...any) error {
+	return block.Errorf(syscall.EINVAL, "driver throttle: %s", fmt.Sprintf(format, args...))
+}
+
+// MaxGroups bounds the groups there are at once.
+const MaxGroups = 1024
+
+// groups are the buckets that disks share, by name.
+var groups = struct {
+	sync.Mutex
+	m map[string]*group
+}{m: map[string]*group{}}
+
+type group struct {
+	*Bucket
+	users int
+}
+
+// join finds the group, or makes it with the limits given. Who comes later says
+// the same limits or none.
+func join(name string, l Limits, given bool) (*Bucket, error) {
+	if name == "" {
+		return NewBucket(l), nil
+	}
+	groups.Lock()
+	defer groups.Unlock()
+	g := groups.m[name]
+	switch {
+	case g == nil && len(groups.m) >= MaxGroups:
+		return nil, invalid("there are %d groups already: that is the limit", MaxGroups)
+	case g == nil:
+		g = &group{Bucket: NewBucket(l)}
+		groups.m[name] = g
+	case given && g.Limits() != l:
+		return nil, invalid("group %q has other limits already: say the same ones for each of its disks, or for the first alone", name)
+	}
+	g.users++
+	return g.Bucket, nil
+}
+
+func leave(name string) {
+	if name == "" {
+		return
+	}
+	groups.Lock()
+	defer groups.Unlock()
+	if g := groups.m[name]; g.users > 1 {
+		g.users--
+	} else {
+		delete(groups.m, name)
+	}
+}
