@@ -49,7 +49,10 @@ type node struct {
 	// tailFrom is where the part begins that is served through the page
 	// cache because the size is no multiple of the alignment: see tail.go.
 	tailFrom atomic.Int64
-	tailMu   sync.Mutex
+	// tailMu is held shared by each write to the tail, and alone while the
+	// size changes. It is taken before limits.mu.
+	tailMu sync.RWMutex
+	looked atomic.Int64 // when lookAtSize last looked, in the environment's time
 
 	// noDsync: a durable write is a write and a flush here.
 	noDsync atomic.Bool
@@ -182,6 +185,7 @@ func (n *node) Flush(rq *block.Req) error {
 	if n.cfg.noFlush || n.cfg.readOnly {
 		return nil
 	}
+	n.lookAtSize()
 	r := retry{rq: rq}
 	for {
 		err := n.sys.sync()

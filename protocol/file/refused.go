@@ -169,36 +169,68 @@ func meets(l *block.Limits, size, off int64, v block.Vec, write bool) bool {
 
 // refresh asks again for the size and the limits, which others may have changed.
 func (n *node) refresh() error {
-	n.tailMu.Lock()
-	defer n.tailMu.Unlock()
-	size, err := n.sys.size()
-	if err != nil {
+	if err := n.refreshSize(); err != nil {
 		return err
 	}
 	n.limits.mu.Lock()
 	defer n.limits.mu.Unlock()
-	if size != n.info.Size() {
+	_, err := n.resolveAgain(n.info.Limits())
+	return err
+}
+
+func (n *node) refreshSize() error {
+	n.tailMu.Lock()
+	defer n.tailMu.Unlock()
+	size, err := n.sys.size()
+	if err == nil && size != n.info.Size() {
 		n.status.forget()
 		n.info.SetSize(size)
 		n.placeTail()
 	}
-	_, err = n.resolveAgain(n.info.Limits())
 	return err
+}
+
+// lookEveryNs bounds how often a flush looks whether the file has been cut.
+const lookEveryNs = 1e9
+
+// lookAtSize notices that others have made the file shorter, also where nobody
+// reads what is gone: until then a write to it makes the file longer again, up
+// to the size that the node has. No call of the kernel's writes only inside a
+// file, so that cannot be helped; this keeps the time short. Growth is for
+// refresh: nothing is at risk.
+func (n *node) lookAtSize() {
+	last, now := n.looked.Load(), n.env.Now()
+	if now-last < lookEveryNs || !n.looked.CompareAndSwap(last, now) {
+		return
+	}
+	if size, err := n.sys.size(); err == nil && size < n.info.Size() {
+		n.cut(size)
+	}
 }
 
 // shrunk is called when a read found the file's end before the node's size.
 func (n *node) shrunk(at, size int64) error {
+	n.cut(size)
+	return block.Errorf(syscall.EIO, "the file has been made shorter by somebody else: it ends at %d, and offset %d is past that", size, at)
+}
+
+// cut takes up that the file has been found to end at size. Our own changes of
+// the size run alone, so it was somebody else.
+func (n *node) cut(size int64) {
+	n.tailMu.Lock()
+	defer n.tailMu.Unlock()
 	s := &n.limits
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := n.info.Size()
-	if size < was {
-		s.shrinks++
-		n.info.SetSize(size)
-		n.placeTail()
-		n.env.Log.Error("the file has become shorter under us: what was past its end is lost", "file", n.cfg.path, "was", was, "is", size)
+	if size >= was {
+		return
 	}
-	return block.Errorf(syscall.EIO, "the file has been made shorter by somebody else: it ends at %d, and offset %d is past that", size, at)
+	s.shrinks++
+	n.status.forget()
+	n.info.SetSize(size)
+	n.placeTail()
+	n.env.Log.Error("the file has become shorter under us: what was past its end is lost", "file", n.cfg.path, "was", was, "is", size)
 }
 
 // explain tells what the limits are and why, one sentence a line.

@@ -372,3 +372,43 @@ func TestFileIsRemovedOrCutWhileOpen(t *testing.T) {
 		t.Errorf("its new end: %v", err)
 	}
 }
+
+// TestWritesToAFileThatWasCut: until the cut is noticed a write past the new end
+// makes the file longer, which no call can avoid, but never longer than the disk
+// is. A flush notices it, and from then on there is nothing past the end.
+func TestWritesToAFileThatWasCut(t *testing.T) {
+	for _, cache := range []string{"none", "writeback"} {
+		for _, size := range []int64{1 << 20, 100000} {
+			path := makeDisk(t, t.TempDir(), size, "")
+			e := openEdge(t, path, "cache="+cache)
+			now := int64(5e9)
+			e.n.env.Now = func() int64 { return now }
+			length := func() int64 {
+				fi, err := os.Stat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return fi.Size()
+			}
+			b, last := pattern(aligned(t, 4096, 0), 5), (size-4096)&^4095
+			if err := os.Truncate(path, 8192); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(e.write(16384, b), e.write(last, aligned(t, int(size-last), 0))); err != nil || length() != size {
+				t.Errorf("cache=%s: writes to a cut file: %v, and it has %d bytes, want %d at most", cache, err, length(), size)
+			}
+			if err := os.Truncate(path, 8192); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(e.zero(16384, 4096, 0), e.discardRange(32768, 4096), e.flush()); err != nil || length() != 8192 {
+				t.Errorf("cache=%s: zeroing, discard and flush: %v, and the file has %d bytes, want 8192", cache, err, length())
+			}
+			if e.Size() != 8192 || !strings.Contains(e.log.text(), "shorter under us") {
+				t.Errorf("cache=%s: a flush did not notice: the disk has %d bytes; log: %s", cache, e.Size(), e.log.text())
+			}
+			if err := e.write(16384, b); !errors.Is(err, syscall.EINVAL) || length() != 8192 {
+				t.Errorf("cache=%s: a write past the noticed end: %v, and the file has %d bytes, want 8192", cache, err, length())
+			}
+		}
+	}
+}

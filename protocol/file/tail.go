@@ -1,6 +1,8 @@
 package file
 
 import (
+	"syscall"
+
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/internal/sys"
 )
@@ -35,9 +37,7 @@ func (n *node) readTail(rq *block.Req, from, off int64, v block.Vec) error {
 	return n.read(rq, n.sys.cached(), off, v)
 }
 
-// writeTail writes a range that ends in the tail. Truncate takes the lock too:
-// no write to the tail is under way when the size changes, so none can make
-// the file longer.
+// writeTail writes a range that ends in the tail.
 func (n *node) writeTail(rq *block.Req, from, off int64, v block.Vec, durable bool) error {
 	if head := from - off; head > 0 {
 		if err := n.write(rq, n.sys.main(), off, v.AppendRange(nil, 0, head), durable); err != nil {
@@ -45,7 +45,22 @@ func (n *node) writeTail(rq *block.Req, from, off int64, v block.Vec, durable bo
 		}
 		v, off = v.AppendRange(nil, head, v.Len()-head), from
 	}
-	n.tailMu.Lock()
-	defer n.tailMu.Unlock()
-	return n.write(rq, n.sys.cached(), off, v, durable)
+	return n.write(rq, (*tailWriter)(n), off, v, durable)
+}
+
+// tailWriter is the way of writes to the tail: it never makes the file longer
+// than the node is. Its lock is held for single calls, so that a request that
+// waits to repeat one keeps nobody else waiting; and shared, because only who
+// changes the size must be alone.
+type tailWriter node
+
+func (w *tailWriter) readv(off int64, v block.Vec) (int, error) { return w.sys.cached().readv(off, v) }
+
+func (w *tailWriter) writev(off int64, v block.Vec, durable bool) (int, error) {
+	w.tailMu.RLock()
+	defer w.tailMu.RUnlock()
+	if size := w.info.Size(); off+v.Len() > size {
+		return 0, block.Errorf(syscall.EIO, "the file has been made shorter by somebody else: it ends at %d, and the write at %d", size, off+v.Len())
+	}
+	return w.sys.cached().writev(off, v, durable)
 }

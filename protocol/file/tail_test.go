@@ -2,7 +2,13 @@ package file
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/platter-storage/platter/block"
 )
 
 // TestF7NoPageIsWrittenBothWays: what reaches the storage when a file of
@@ -46,5 +52,76 @@ func TestF7NoPageIsWrittenBothWays(t *testing.T) {
 				t.Errorf("size %d, tail from %d: a write of %d at %d, by the page cache %v", c.size, c.from, w.n, w.off, w.cached)
 			}
 		}
+	}
+}
+
+// waitFor fails the test where f does not return soon.
+func waitFor(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatalf("%s hangs", what)
+	}
+}
+
+// TestTailWriteThatWaitsHoldsNobodyUp: one write to the tail is told to come
+// again. Others to the tail, and a refresh, go on meanwhile, and the waiting one
+// ends with its context.
+func TestTailWriteThatWaitsHoldsNobodyUp(t *testing.T) {
+	f := newFake(needs{512, 512, 512, 512}, pattern(make([]byte, 100000), 3))
+	f.dio = said(512, 512, 512)
+	e := fakeEdge(t, f, config{})
+	waits := make(chan struct{}, 1)
+	e.n.env.After = func(int64, func()) func() bool { waits <- struct{}{}; return func() bool { return true } }
+	f.faults = func(w bool, off, n int64) (int, error, bool) { return 0, syscall.EAGAIN, w && off >= 99328 }
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- e.do(block.OpWrite, 672, func(rq *block.Req) error {
+			rq.SetContext(ctx)
+			return e.Pwritev(rq, 99328, block.Vec{make([]byte, 672)}, 0)
+		})
+	}()
+	<-waits
+	waitFor(t, "another write to the tail", func() {
+		if err := e.write(98304, make([]byte, 512)); err != nil {
+			t.Error(err)
+		}
+	})
+	waitFor(t, "a refresh", func() {
+		if err := e.n.refresh(); err != nil {
+			t.Error(err)
+		}
+	})
+	cancel()
+	waitFor(t, "a write whose context has ended", func() {
+		if err := <-ended; !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("error %v, want the storage's", err)
+		}
+	})
+}
+
+// TestTailWriteStaysInsideAFileThatWasCut: while a write to the tail waits, the
+// file is found shorter. It must not make it longer again.
+func TestTailWriteStaysInsideAFileThatWasCut(t *testing.T) {
+	f := newFake(needs{512, 512, 512, 512}, pattern(make([]byte, 100000), 3))
+	f.dio = said(512, 512, 512)
+	e := fakeEdge(t, f, config{})
+	e.n.env.After = func(_ int64, g func()) func() bool {
+		if err := errors.Join(f.setSize(50000), e.n.refresh()); err != nil {
+			t.Error(err)
+		}
+		go g()
+		return func() bool { return false }
+	}
+	f.faults = once(true, 0, syscall.EAGAIN)
+	if err := e.write(99328, make([]byte, 672)); !errors.Is(err, syscall.EIO) {
+		t.Errorf("error %v, want EIO", err)
+	}
+	if len(f.content) != 50000 {
+		t.Errorf("the file has %d bytes, want the 50000 that it was cut to", len(f.content))
 	}
 }

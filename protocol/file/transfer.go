@@ -63,7 +63,7 @@ func (t *transferRest) read(got int, err error) error {
 			}
 		}
 		if err != nil && !t.again(err) {
-			return t.n.failed(t.off+t.from, t.rest(), err, false)
+			return t.failed(err, false)
 		}
 		got, err = t.d.readv(t.off+t.step(), t.rest())
 	}
@@ -74,7 +74,7 @@ func (t *transferRest) write(got int, err error) error {
 		t.count(got, err)
 		switch {
 		case err != nil && !t.again(err):
-			return t.n.failed(t.off+t.from, t.rest(), err, true)
+			return t.failed(err, true)
 		case t.done >= total:
 			return nil
 		case t.stalls >= maxStalls:
@@ -102,7 +102,7 @@ func (t *transferRest) count(got int, err error) {
 func (t *transferRest) step() int64 {
 	l := t.n.info.Limits()
 	a := int64(1)
-	if t.n.direct && t.d != t.n.sys.cached() {
+	if t.n.direct && t.d == t.n.sys.main() {
 		a = int64(max(l.ReadAlign, l.WriteAlign, l.SegmentAlign))
 	}
 	t.from = max((t.off+t.done)&^(a-1)-t.off, 0)
@@ -143,13 +143,14 @@ func (t *transferRest) pastEnd(at, size int64) error {
 }
 
 // failed turns an errno of the storage into the request's error.
-func (n *node) failed(off int64, v block.Vec, err error, write bool) error {
+func (t *transferRest) failed(err error, write bool) error {
+	off, v := t.off+t.from, t.rest()
 	switch block.Errno(err) {
 	case syscall.EINVAL:
-		return n.refused(off, v, write)
+		return t.n.refused(off, v, write)
 	case syscall.EIO:
-		if n.changedInFlight(off, v, write) {
-			return n.refused(off, v, write)
+		if t.d == t.n.sys.main() && t.n.changedInFlight(off, v, write) {
+			return t.n.refused(off, v, write)
 		}
 	case syscall.ESTALE:
 		return fmt.Errorf("the file is gone from its server: %w", err)
