@@ -266,13 +266,17 @@ func TestRingLogsItself(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if g.driver, err = NewDriver(g.l, g.t); err != nil {
-			t.Fatal(err)
-		}
+		// Each area lies over the edge of a page.
+		_, _, n := AreaSizes(8, features)
+		g.l.Device = g.at(guestBase + 4*LogPage - 4)[:n]
+		g.l.Desc = g.at(guestBase + 6*LogPage - 32)[:8*descSize]
 		descAt, ok1 := g.m.Address(g.l.Desc)
 		deviceAt, ok2 := g.m.Address(g.l.Device)
 		if !ok1 || !ok2 {
 			t.Fatal("no address")
+		}
+		if g.driver, err = NewDriver(g.l, g.t); err != nil {
+			t.Fatal(err)
 		}
 		g.startDevice(t, Options{Base: StartBase(features), Log: l, LogDesc: descAt, LogDevice: deviceAt})
 		step := func(name string, f func()) {
