@@ -132,7 +132,7 @@ type Queue struct {
 	group *QueueGroup
 	// ownErrors: see OwnErrors.
 	ownErrors bool
-	c     *counters
+	c         *counters
 
 	mu   sync.Mutex
 	free *Req

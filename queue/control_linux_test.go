@@ -186,67 +186,61 @@ func TestStopWaitsForTheDisk(t *testing.T) {
 	}
 }
 
-// A change of memory waits for what touches it, in the slow lane too, and the
-// queue goes on in the new mapping with the old one gone.
-func TestSetMapWaitsForTheDisk(t *testing.T) {
-	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
+// remappable is guest memory of which a device can have any number of views.
+type remappable struct {
+	*guest
+	fd int
+}
+
+func newRemappable(t *testing.T, features uint64) *remappable {
+	g := &remappable{}
+	g.guest = newGuest(t, guestConfig{size: 32, features: features, memory: shortMemory(t, &g.fd)})
+	return g
+}
+
+// view maps the memory once more, and says where the ring lies there.
+func (g *remappable) view(t *testing.T) (mem []byte, m *virtio.Map, desc, driver, device []byte) {
+	mem, err := unix.Mmap(g.fd, 0, len(g.mem), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
-	size := 0
-	mapIt := func() []byte {
-		b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
+	if m, err = virtio.NewMap([]virtio.Region{{Guest: guestBase, User: 1 << 40, Mem: mem}}); err != nil {
+		t.Fatal(err)
 	}
+	cut := func(b []byte) []byte {
+		at := blocktest.Address(b) - blocktest.Address(g.mem)
+		return mem[at : int(at)+len(b)]
+	}
+	return mem, m, cut(g.layout.Desc), cut(g.layout.Driver), cut(g.layout.Device)
+}
+
+// A change of memory waits for what touches it, in the slow lane too, and the
+// queue goes on in the new mapping with the old one gone.
+func TestSetMapWaitsForTheDisk(t *testing.T) {
 	for _, r := range rings {
 		t.Run(r.name, func(t *testing.T) {
 			d := newGated()
-			g := newGuest(t, guestConfig{size: 32, features: r.features, memory: func(n int) []byte {
-				size = n
-				if err := errors.Join(unix.Ftruncate(fd, 0), unix.Ftruncate(fd, int64(n))); err != nil {
-					t.Fatal(err)
-				}
-				b := mapIt()
-				t.Cleanup(func() { unix.Munmap(b) })
-				return b
-			}})
+			g := newRemappable(t, r.features)
 			q := startDetached(t, Config{Child: d.edge(t)})
-			device := mapIt() // the device's own view
-			offset := func(b, of []byte) int { return cap(of) - cap(b[:len(b):cap(b)]) }
-			view := func(mem []byte) (m *virtio.Map, desc, driver, dev []byte) {
-				m, err := virtio.NewMap([]virtio.Region{{Guest: guestBase, User: 1 << 40, Mem: mem}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				cut := func(b []byte) []byte { at := offset(b, g.mem); return mem[at : at+len(b)] }
-				return m, cut(g.layout.Desc), cut(g.layout.Driver), cut(g.layout.Device)
-			}
 			v := g.vring()
-			v.Map, v.Layout.Desc, v.Layout.Driver, v.Layout.Device = view(device)
+			var old []byte
+			old, v.Map, v.Layout.Desc, v.Layout.Driver, v.Layout.Device = g.view(t)
 			if err := errors.Join(q.Attach(v), q.Enable(true)); err != nil {
 				t.Fatal(err)
 			}
 			d.shut()
-			of := offerWrites(t, g, 4)
+			of := offerWrites(t, g.guest, 4)
 			until(t, "requests at the gate", func() bool { return d.at.Load() == 4 })
-			next := mapIt()
-			m, desc, driver, dev := view(next)
+			next, m, desc, driver, device := g.view(t)
 			done := make(chan error, 1)
-			go func() { done <- q.SetMap(context.Background(), m, [][]byte{next}, desc, driver, dev) }()
+			go func() { done <- q.SetMap(context.Background(), m, [][]byte{next}, desc, driver, device) }()
 			select {
 			case err := <-done:
 				t.Fatalf("the memory was changed under requests in flight: %v", err)
 			case <-time.After(20 * time.Millisecond):
 			}
 			d.open()
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
-			if err := unix.Munmap(device); err != nil {
+			if err := errors.Join(<-done, unix.Munmap(old)); err != nil {
 				t.Fatal(err)
 			}
 			for range 4 {
@@ -261,7 +255,9 @@ func TestSetMapWaitsForTheDisk(t *testing.T) {
 			if _, err := q.Stop(long(t)); err != nil {
 				t.Fatal(err)
 			}
-			unix.Munmap(next)
+			if err := unix.Munmap(next); err != nil {
+				t.Fatal(err)
+			}
 		})
 	}
 }

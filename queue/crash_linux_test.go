@@ -51,6 +51,14 @@ func bury(t *testing.T, q *Queue) {
 
 const crashRequests = 9
 
+func inflightIn(t *testing.T, record []uint64, packed bool) *virtio.Inflight {
+	f, err := virtio.NewInflight(bytesOf(record), 32, packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // crashAt runs the script with a death at step n, and reports whether there was
 // one.
 func crashAt(t *testing.T, features uint64, n int) (died bool) {
@@ -59,16 +67,9 @@ func crashAt(t *testing.T, features uint64, n int) (died bool) {
 	g := newGuest(t, guestConfig{size: 32, features: features})
 	packed := features&virtio.FeatureRingPacked != 0
 	record := make([]uint64, virtio.InflightSize(32, packed)/8)
-	inflight := func() *virtio.Inflight {
-		f, err := virtio.NewInflight(bytesOf(record), 32, packed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
 	q, dead := mortal(t, c, n)
 	v := g.vring()
-	v.Inflight = inflight()
+	v.Inflight = inflightIn(t, record, packed)
 	attached := make(chan error, 1)
 	go func() { attached <- errors.Join(q.Attach(v), q.Enable(true)) }()
 	select {
@@ -107,7 +108,7 @@ func crashAt(t *testing.T, features uint64, n int) (died bool) {
 	}
 	bury(t, q)
 	next := startDetached(t, Config{Child: c, Poll: -1})
-	v.Inflight = inflight()
+	v.Inflight = inflightIn(t, record, packed)
 	if err := errors.Join(next.Attach(v), next.Enable(true)); err != nil {
 		t.Fatalf("step %d: %v", n, err)
 	}

@@ -53,7 +53,6 @@ type modeller struct {
 	of    []int    // slot by chain
 	free  []int
 	seen  map[uint32]int
-	zero  bool // an unwritten disk, and what was discarded or zeroed, reads as zeroes
 	alike bool // the disk forgets what is written, and reads as zeroes
 }
 

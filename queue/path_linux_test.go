@@ -3,7 +3,6 @@ package queue
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -12,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
@@ -201,27 +199,6 @@ func TestB1NoAllocation(t *testing.T) {
 		})
 	}
 }
-
-// poison fills what a slot keeps from its last request with what no request
-// would leave there: all fields but those of class init, and the elements.
-func (t *table) poison() {
-	for i := range t.refs {
-		s := t.at(i)
-		gen, next := s.gen, s.next
-		b := unsafe.Slice((*byte)(unsafe.Pointer(s)), slotStride)
-		for k := range b {
-			b[k] = 0xa5
-		}
-		s.gen, s.next = gen, next
-		io := &t.refs[i].io
-		io.Off, io.N, io.Sync, io.Err, io.Vec = -0x5a5a, -0x5a5a, true, errPoison, nil
-	}
-	for i := range t.slabs {
-		t.slabs[i] = 0xa5
-	}
-}
-
-var errPoison = errors.New("left from another request")
 
 // whileIdle runs f on the queue's loop while nothing is in flight.
 func whileIdle(t testing.TB, q *Queue, f func()) {
