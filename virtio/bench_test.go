@@ -30,6 +30,28 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
+// BenchmarkRecords is BenchmarkRequest for a ring that keeps in-flight records.
+func BenchmarkRecords(b *testing.B) {
+	for _, k := range kinds {
+		b.Run(k.name, func(b *testing.B) {
+			l := newLoop(b, k.features|FeatureVersion1|FeatureIndirectDesc, 256, false)
+			packed := l.l.packed()
+			f, err := NewInflight(make([]byte, InflightSize(256, packed)), 256, packed)
+			if err != nil {
+				b.Fatal(err)
+			}
+			l.startDevice(b, Options{Base: StartBase(l.l.Features), Inflight: f})
+			b.ReportAllocs()
+			b.ResetTimer()
+			for n := 0; n < b.N; n += 32 {
+				l.offer(b)
+				l.serve(b)
+				l.reap(b)
+			}
+		})
+	}
+}
+
 // benchDevice times the device alone. The driver works while the clock stands,
 // so it does much at a time.
 func benchDevice(b *testing.B, features uint64, indirect bool) {
