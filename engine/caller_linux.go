@@ -40,7 +40,7 @@ func (c *caller) now(io *rawio.IO, f *File) bool {
 	res := rawNow(trap, f.fd, c.fill(io.Vec), io.Off, unix.RWF_NOWAIT)
 	runtime.KeepAlive(io)
 	if res <= 0 {
-		if res == -int(syscall.EOPNOTSUPP) {
+		if noSuchCall(res) {
 			f.noNow[io.Kind].Store(true)
 		}
 		return false
@@ -67,12 +67,20 @@ func (c *caller) once(io *rawio.IO, f *File) int {
 	return rawVectored(unix.SYS_PWRITEV, f.fd, c.fill(io.Vec), io.Off, 0)
 }
 
-// writeSync writes durably: in one call, or with a second one where the
-// kernel (before 4.7) or the file system does not know the flag.
+// noSuchCall reports whether a call with flags failed because the kernel or the
+// file system does not have it, or because a filter forbids it: the profiles of
+// containers answer EPERM to calls that they do not know. A file that may not be
+// written says EPERM too, but then it does so to the plain call that follows.
+func noSuchCall(res int) bool {
+	return res == -int(syscall.ENOSYS) || res == -int(syscall.EOPNOTSUPP) || res == -int(syscall.EPERM)
+}
+
+// writeSync writes durably: in one call, or with a second one where there is no
+// pwritev2 (before Linux 4.6) or not its flag (before 4.7).
 func (c *caller) writeSync(io *rawio.IO, f *File) int {
 	iov := c.fill(io.Vec)
 	res := rawVectored(unix.SYS_PWRITEV2, f.fd, iov, io.Off, unix.RWF_DSYNC)
-	if res != -int(syscall.ENOSYS) && res != -int(syscall.EOPNOTSUPP) {
+	if !noSuchCall(res) {
 		return res
 	}
 	if res = rawVectored(unix.SYS_PWRITEV, f.fd, iov, io.Off, 0); res < 0 {

@@ -198,3 +198,33 @@ func TestPick(t *testing.T) {
 		}
 	}
 }
+
+// A filter that forbids pwritev2 with EPERM: durable writes are a write and a
+// flush. Where the file itself may not be written, EPERM is the answer.
+func TestDurableWriteWhereTheCallIsForbidden(t *testing.T) {
+	f := openTest(t, 0)
+	onThread(func() {
+		var c caller
+		write := func(b byte) *rawio.IO {
+			io := &rawio.IO{Kind: rawio.Write, Sync: true, Vec: [][]byte{{b}, {b}}}
+			c.call(io, f)
+			return io
+		}
+		forbid(t, unix.SYS_PWRITEV2, unix.EPERM)
+		if io := write(1); io.Err != nil || io.N != 2 {
+			t.Errorf("pwritev2 is forbidden: %d bytes, error %v", io.N, io.Err)
+		}
+		io := &rawio.IO{Kind: rawio.Write, Vec: [][]byte{{3}}}
+		if c.now(io, f) || !f.noNow[rawio.Write].Load() {
+			t.Error("the forbidden call would be tried again and again")
+		}
+		forbid(t, unix.SYS_FDATASYNC, unix.EIO)
+		if io := write(1); io.Err != unix.EIO {
+			t.Errorf("the flush after the write fails: error %v, want EIO", io.Err)
+		}
+		forbid(t, unix.SYS_PWRITEV, unix.EPERM)
+		if io := write(1); io.Err != unix.EPERM || io.N != 0 {
+			t.Errorf("the file may not be written: %d bytes, error %v, want EPERM", io.N, io.Err)
+		}
+	})
+}

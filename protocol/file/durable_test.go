@@ -1,7 +1,9 @@
 package file
 
 import (
+	"bytes"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -163,5 +165,33 @@ func TestZeroingErrorsAreNotSwallowed(t *testing.T) {
 	}
 	if err := e.discardRange(0, 8192); !errors.Is(err, syscall.EIO) {
 		t.Errorf("discard: %v, want EIO", err)
+	}
+}
+
+// TestZeroingIsForbidden: the filter of a container answers EPERM to fallocate.
+// Then zeroes are written. Where the file may not be written, that is the error.
+func TestZeroingIsForbidden(t *testing.T) {
+	f := fake512()
+	e := fakeEdge(t, f, config{})
+	f.zeroErr = syscall.EPERM
+	if err := e.zero(0, 4096, block.MayUnmap); err != nil || !bytes.Equal(f.content[:4096], make([]byte, 4096)) {
+		t.Errorf("write zeroes: %v, or no zeroes", err)
+	}
+	if err := e.zero(8192, 4096, block.NoFallback); !block.IsNotSupported(err) {
+		t.Errorf("write zeroes that may not be slow: %v, want ENOTSUP", err)
+	}
+	if err := e.discardRange(8192, 4096); err != nil {
+		t.Errorf("discard, which is a hint: %v", err)
+	}
+	f.faults = func(w bool, off, n int64) (int, error, bool) { return 0, syscall.EPERM, w }
+	if err := e.zero(8192, 4096, block.MayUnmap); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("of a file that may not be written: %v, want EPERM", err)
+	}
+	f.faults, f.zeroErr, f.zeroed = nil, nil, 0
+	if err := e.zero(8192, 4096, 0); err != nil || f.zeroed != 1 {
+		t.Errorf("allowed again: %v, %d calls; it must not be given up for good", err, f.zeroed)
+	}
+	if err := allocateError(syscall.EPERM); !errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), "fallocate") {
+		t.Errorf("reserving space: %v", err)
 	}
 }

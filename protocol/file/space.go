@@ -64,10 +64,16 @@ func (n *node) attempt(rq *block.Req, missing *atomic.Bool, call func() error) e
 	r := retry{rq: rq}
 	for {
 		err := notThere(call())
-		if block.IsNotSupported(err) {
+		switch {
+		case block.IsNotSupported(err):
 			missing.Store(true)
-		}
-		if err == nil || !r.again(err) {
+			return err
+		case err == syscall.EPERM:
+			// The profiles of containers forbid the call so, and files that
+			// are immutable or append-only: there the write that follows
+			// fails as well. Not remembered: the latter passes.
+			return block.ErrNotSupported
+		case err == nil || !r.again(err):
 			return err
 		}
 	}

@@ -59,9 +59,7 @@ func resize(s system, old, size int64, pre block.Prealloc) error {
 	var err error
 	switch {
 	case pre == block.PreallocFalloc:
-		if err = notThere(s.allocate(old, size-old)); block.IsNotSupported(err) {
-			err = block.Errorf(syscall.ENOTSUP, "this file system cannot reserve space: use preallocation off or full")
-		}
+		err = allocateError(notThere(s.allocate(old, size-old)))
 	case pre == block.PreallocFull:
 		err = writeZeroes(s, old, size)
 	}
@@ -84,6 +82,18 @@ func sizeError(size int64, err error) error {
 		return block.Errorf(syscall.EFBIG, "a file of %d bytes is more than this file system, or the limit of this process (ulimit -f), allows", size)
 	case syscall.EPERM:
 		return block.Errorf(syscall.EPERM, "the file may not be resized: it is sealed, append-only or immutable")
+	}
+	return err
+}
+
+// allocateError is the error of reserving space in a file whose size could be
+// changed.
+func allocateError(err error) error {
+	switch {
+	case block.IsNotSupported(err):
+		return block.Errorf(syscall.ENOTSUP, "this file system cannot reserve space: use preallocation off or full")
+	case err == syscall.EPERM:
+		return block.Errorf(syscall.EPERM, "reserving space is forbidden here, by the filter of a container or service (seccomp) that does not know fallocate: allow it, or use preallocation off or full")
 	}
 	return err
 }
