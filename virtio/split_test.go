@@ -321,11 +321,11 @@ func TestSegmentsInPieces(t *testing.T) {
 		edge := uint64(guestBase + half - 1)
 		n := MaxSegs/2 + extra
 		for i := range n {
-			flags := descNext
+			flags, bytes := descNext, uint32(2)
 			if i == n-1 {
-				flags = descWrite
+				flags, bytes = descWrite, uint32(2-extra) // one piece too many, not two
 			}
-			g.raw(i, edge, 2, flags, uint16(i+1))
+			g.raw(i, edge, bytes, flags, uint16(i+1))
 		}
 		g.offer(0)
 		if extra == 0 {
