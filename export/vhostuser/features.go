@@ -91,7 +91,7 @@ func (s *session) applyRings() error {
 		if err := v.q.SetLog(s.activeLog(), v.ringLog(s)); err != nil {
 			return err
 		}
-		if err := v.q.Enable(v.enabled); err != nil {
+		if err := v.enable(); err != nil {
 			return err
 		}
 	}

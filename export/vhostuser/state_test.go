@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -406,4 +407,75 @@ func TestBackendChannelThatIsNone(t *testing.T) {
 		t.Errorf("answer %d, %v", v, err)
 	}
 	r.saw("the descriptor is no stream socket")
+}
+
+// Front ends made with the Rust crate vhost (Cloud Hypervisor, Firecracker) ask
+// for an acknowledgement with every message, also those that have an answer of
+// their own: each is answered once. They send sizes first, and the table of
+// memory whole; some pause by disabling the rings.
+func TestHandshakeOfRustFrontEnds(t *testing.T) {
+	r := newRig(t, blocktest.EmulatorConfig{}, Config{})
+	m := newVM(t, 2, 128, rings["split"])
+	m.dial(r.socket)
+	var answer wire.Message
+	ask := func(request wire.Request, payload []byte, want int, fds ...int) {
+		t.Helper()
+		m.send(request, wire.Version|wire.FlagNeedReply, payload, fds...)
+		if err := m.Conn().Read(&answer); err != nil || answer.Request != request || len(answer.Payload) != want {
+			t.Fatalf("%v: answer %v of %d bytes, %v; want %d bytes", request, answer.Request, len(answer.Payload), err, want)
+		}
+		if want != 8 || request.HasReply() {
+			return
+		}
+		if v, err := answer.U64(); v != 0 || err != nil {
+			t.Fatalf("%v: answer %d, %v", request, v, err)
+		}
+	}
+	m.send(wire.SetOwner, wire.Version, nil)
+	m.send(wire.GetFeatures, wire.Version, nil)
+	m.must(m.Conn().Read(&answer))
+	m.send(wire.SetProtocolFeatures, wire.Version, u64(uint64(protocolOffered&^wire.ProtocolStatus)))
+	ask(wire.GetQueueNum, nil, 8)
+	ask(wire.GetConfig, wire.Config{Data: make([]byte, 60)}.Append(nil), 72)
+	ask(wire.SetFeatures, u64(m.features), 8)
+	ask(wire.SetMemTable, wire.AppendMemTable(nil, []wire.Region{m.mem.Region}), 8, m.mem.fd)
+	for i := range m.queues {
+		ask(wire.SetVringNum, state(uint32(i), 128), 8)
+	}
+	ask(wire.GetInflightFd, wire.Inflight{Queues: 2, QueueSize: 128}.Append(nil, nil), 24)
+	in, err := answer.Inflight()
+	m.must(err)
+	m.inflight, m.record = in, answer.Fds.Take(0)
+	t.Cleanup(func() { unix.Close(m.record) })
+	ask(wire.SetInflightFd, m.inflight.Append(nil, nil), 8, m.record)
+	for i, q := range m.queues {
+		ask(wire.SetVringAddr, q.addr.Append(nil), 8)
+		ask(wire.SetVringBase, state(uint32(i), 0), 8)
+		ask(wire.SetVringCall, u64(uint64(i)), 8, q.call)
+		ask(wire.SetVringKick, u64(uint64(i)), 8, q.kick)
+	}
+	for i := range m.queues {
+		ask(wire.SetVringEnable, state(uint32(i), 1), 8)
+	}
+	m.queues[0].write(0, 1, 4096)
+	m.queues[1].checkRead(0, 1, 4096)
+	stall := r.disk.Stall(block.OpWrite, 0, mib, 1)
+	k := m.queues[0].offer(virtio.BlkOut, 0, 512, true)
+	stall.Held()
+	time.AfterFunc(20*time.Millisecond, stall.Release)
+	ask(wire.SetVringEnable, state(0, 0), 8) // pause
+	if st := m.queues[0].status(k); st != virtio.BlkOK {
+		t.Errorf("status %d of a request after its ring was disabled: it would still come", st)
+	}
+	k2 := m.queues[0].offer(virtio.BlkOut, 0, 512, true)
+	time.Sleep(20 * time.Millisecond)
+	if st := m.queues[0].status(k2); st != 0xee {
+		t.Errorf("a disabled ring is served: status %d", st)
+	}
+	ask(wire.SetVringEnable, state(0, 1), 8)
+	m.queues[0].next()
+	m.queues[0].next()
+	if log := r.log.String(); strings.Contains(log, "level=WARN") {
+		t.Errorf("log:\n%s", log)
+	}
 }

@@ -198,10 +198,21 @@ func (s *session) setVringEnable(m *wire.Message) error {
 		return fmt.Errorf("queue %d: %d is neither 0 (disable) nor 1 (enable)", v.index, st.Num)
 	}
 	v.enabled = st.Num == 1
-	if v.attached {
-		return v.q.Enable(v.enabled)
+	if !v.attached {
+		return s.start(v)
 	}
-	return s.start(v)
+	return v.enable()
+}
+
+// enable lets the ring's requests be taken, or not. One that is disabled is
+// quiet when the front end hears of it: Cloud Hypervisor pauses a machine so,
+// and then saves its memory.
+func (v *vring) enable() error {
+	err := v.q.Enable(v.enabled)
+	if err == nil && !v.enabled {
+		err = v.q.Drain(context.Background())
+	}
+	return err
 }
 
 // getVringBase stops a ring: what is in flight ends first and is published.
