@@ -106,14 +106,28 @@ func BenchmarkQueue(b *testing.B) {
 					_, c := disk(b, newEnv(), d.text(), false)
 					g := newGuest(b, guestConfig{size: 128, buffer: 4096, features: virtio.FeatureEventIdx | virtio.FeatureIndirectDesc})
 					q := start(b, g, Config{Child: c, Poll: poll})
-					benchReads(b, g, q, depth, min(size, c.Size()))
+					benchTransfers(b, g, q, virtio.BlkIn, depth, min(size, c.Size()))
 				})
 			}
 		}
 	}
 }
 
-func benchReads(b *testing.B, g *guest, q *Queue, depth int, size int64) {
+// BenchmarkQueueWrite is the same with writes.
+func BenchmarkQueueWrite(b *testing.B) {
+	const size = 256 << 20
+	for _, mode := range []string{"cache=writeback", "cache=none"} {
+		for _, depth := range []int{1, 32} {
+			b.Run(fmt.Sprintf("%s/depth=%d", mode, depth), func(b *testing.B) {
+				_, c := disk(b, newEnv(), "driver=file,"+mode+",filename="+onDisk(b, ".", size), false)
+				g := newGuest(b, guestConfig{size: 128, buffer: 4096, features: virtio.FeatureEventIdx | virtio.FeatureIndirectDesc})
+				benchTransfers(b, g, start(b, g, Config{Child: c}), virtio.BlkOut, depth, size)
+			})
+		}
+	}
+}
+
+func benchTransfers(b *testing.B, g *guest, q *Queue, op virtio.BlkOp, depth int, size int64) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	tid := threadOf(b, q)
@@ -129,7 +143,7 @@ func benchReads(b *testing.B, g *guest, q *Queue, depth int, size int64) {
 	for got < b.N {
 		for len(slots) > 0 && sent < b.N {
 			k := slots[len(slots)-1]
-			id, ok := g.offer(k, uint32(virtio.BlkIn), uint64(rng.Int64N(size/4096))*8, 4096, 1, false)
+			id, ok := g.offer(k, uint32(op), uint64(rng.Int64N(size/4096))*8, 4096, 1, op == virtio.BlkOut)
 			if !ok {
 				b.Fatal("the ring is full")
 			}

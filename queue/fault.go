@@ -32,10 +32,11 @@ func recoverFault(err *error) {
 	}
 }
 
-// ringFault breaks the ring if its own memory is gone. It is deferred.
+// ringFault breaks the ring if its own memory is gone, that of its in-flight
+// records, or the dirty log. It is deferred.
 func (q *Queue) ringFault(doing string) {
 	if r := recover(); r != nil && faulted(r) {
-		q.breakRing(fmt.Sprintf("the memory of the ring is gone (the front end has cut its file short): found while %s", doing))
+		q.breakRing(fmt.Sprintf("the memory of the ring, of its records or of its dirty log is gone (the front end has cut a file short): found while %s", doing))
 	}
 }
 

@@ -164,7 +164,7 @@ func TestRingThatIsGone(t *testing.T) {
 			if _, err := q.Stop(long(t)); err != nil {
 				t.Error(err)
 			}
-			if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "sick: queue 0 stops: the memory of the ring is gone") {
+			if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "sick: queue 0 stops: the memory of the ring, of its records or of its dirty log is gone") {
 				t.Errorf("the log: %s", log.String())
 			}
 			fresh := newGuest(t, guestConfig{size: 32, features: r.features})
@@ -173,6 +173,47 @@ func TestRingThatIsGone(t *testing.T) {
 			}
 			if st, _ := fresh.one(uint32(virtio.BlkIn), 0, 512, 1, false); st != virtio.BlkOK {
 				t.Errorf("after a reset: status %d", st)
+			}
+		})
+	}
+}
+
+// A dirty log whose memory is gone stops the queue: to go on would let a
+// migration lose what was written.
+func TestLogThatIsGone(t *testing.T) {
+	_, c := disk(t, newEnv(), "driver=mem,size=16M", false)
+	for name, ring := range map[string]RingLog{"requests": {}, "ring": {On: true, Desc: guestBase, Device: guestBase}} {
+		t.Run(name, func(t *testing.T) {
+			fd := 0
+			bits := shortMemory(t, &fd)(1 << 20)
+			log, err := virtio.NewLog(bits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := newGuest(t, guestConfig{size: 32})
+			q := start(t, g, Config{Child: c})
+			if err := q.SetLog(log, RingLog{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Ftruncate(fd, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := q.SetLog(log, ring); err != nil {
+				t.Fatal(err)
+			}
+			g.offer(0, uint32(virtio.BlkIn), 0, 512, 1, false)
+			g.kickNow()
+			if !readable(g.errFd, patience) {
+				t.Fatal("nobody was told on the error descriptor")
+			}
+			if s := q.Stats(); s.State != Broken {
+				t.Errorf("%+v", s)
+			}
+			if err := q.SetMap(long(t), g.m, nil, nil, nil, nil); err != nil {
+				t.Errorf("new memory for a broken ring: %v", err)
+			}
+			if _, err := q.Stop(long(t)); err != nil {
+				t.Error(err)
 			}
 		})
 	}

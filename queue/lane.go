@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"syscall"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/engine"
@@ -54,7 +55,9 @@ func (q *Queue) toFile(i int, s *slot, m block.Mapping, v block.Vec) {
 	io.Off, io.Vec = m.Off, v
 	if q.file != nil {
 		io.Done = q.ioDone
-		q.eng.Prep(io, q.file) // there is room for all slots
+		if !q.eng.Prep(io, q.file) { // there is room for all slots; were there none, nothing is lost
+			q.finishMapped(i, s, 0, syscall.EAGAIN)
+		}
 		return
 	}
 	s.lane = laneLeaf

@@ -232,7 +232,7 @@ func (q *Queue) Drain(ctx context.Context) error {
 // published, and gives the ring up. base is where it can be attached again; of
 // a queue that has none, where its last one can. If ctx ends first the queue
 // stops later, and Stop can be called again to wait on. A ring that broke stops
-// all the same.
+// all the same. The next ring that is attached is not enabled.
 func (q *Queue) Stop(ctx context.Context) (base uint32, err error) {
 	err = q.command(ctx, true, func() error { base = q.detach(); return nil })
 	return base, err

@@ -84,8 +84,8 @@ func (q *Queue) setMap(m *virtio.Map, memory [][]byte, desc, driver, device []by
 	if err := q.register(memory); err != nil {
 		return err
 	}
-	if q.ring == nil {
-		return nil
+	if q.ring == nil || q.broken {
+		return nil // a broken ring is not touched any more
 	}
 	if err := q.remap(m, desc, driver, device); err != nil {
 		return fmt.Errorf("%s: %w", q.name, err)
@@ -114,6 +114,7 @@ func (q *Queue) remap(m *virtio.Map, desc, driver, device []byte) (err error) {
 }
 
 func (q *Queue) setLog(l *virtio.Log, ring RingLog) {
+	defer q.ringFault("marking the ring")
 	q.dirty, q.ringLog = l, ring
 	q.logRing() // what was written before may have been missed
 }
@@ -121,7 +122,7 @@ func (q *Queue) setLog(l *virtio.Log, ring RingLog) {
 // logRing marks the ring's own pages in the dirty log, behind what was written
 // there.
 func (q *Queue) logRing() {
-	if q.dirty == nil || !q.ringLog.On {
+	if q.dirty == nil || !q.ringLog.On || q.ring == nil {
 		return
 	}
 	defer q.ringFault("marking the ring's pages in the dirty log")
