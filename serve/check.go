@@ -20,6 +20,7 @@ func (p *program) check(ctx context.Context, cfg *config.Config) error {
 	if err == nil {
 		r.verbose = p.Verbose
 		p.event("checked", r)
+		p.out.flush()
 	}
 	return errors.Join(err, d.Stop(ctx))
 }

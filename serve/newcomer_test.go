@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -292,7 +291,7 @@ func TestThereWasNoWayToLookFirst(t *testing.T) {
 }
 
 func TestAFailingDiskFloodedTheLog(t *testing.T) {
-	var text lockedText
+	var text testutil.Output
 	level := new(slog.LevelVar)
 	log := slog.New(serve.GroupFailures(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}), 50*time.Millisecond))
 	for i := range 30 {
@@ -315,24 +314,6 @@ func TestAFailingDiskFloodedTheLog(t *testing.T) {
 	if !strings.Contains(text.String(), "write: no space") || !strings.Contains(text.String(), "another matter") {
 		t.Errorf("others are lost:\n%s", text.String())
 	}
-}
-
-// lockedText is a text that several goroutines write.
-type lockedText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestCreatingOptionsCouldNotBeGiven(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,9 +28,7 @@ type program struct {
 	cmd    *exec.Cmd
 	events chan []byte // lines of standard output; closed at its end
 	done   chan struct{}
-
-	mu  sync.Mutex
-	log strings.Builder // standard error
+	log    testutil.Output // standard error
 }
 
 // folder is one that leaves room for sockets.
@@ -53,7 +50,7 @@ func launch(t *testing.T, prepare func(*exec.Cmd), args ...string) *program {
 	if prepare != nil {
 		prepare(p.cmd)
 	}
-	p.cmd.Stderr = p
+	p.cmd.Stderr = &p.log
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -76,18 +73,7 @@ func launch(t *testing.T, prepare func(*exec.Cmd), args ...string) *program {
 	return p
 }
 
-// Write collects standard error.
-func (p *program) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
-}
-
-func (p *program) stderr() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
-}
+func (p *program) stderr() string { return p.log.String() }
 
 // await takes the next event, which must be the one of that name.
 func (p *program) await(name string, into any) {

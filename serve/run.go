@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -42,16 +44,18 @@ func Run(ctx context.Context, o Options) error {
 	defer signal.Stop(signals)
 	// Who reads our output may go; the disks' clients stay.
 	signal.Ignore(unix.SIGPIPE)
-	cfg, err := o.Load()
+	p := &program{Options: o, signals: signals, level: new(slog.LevelVar)}
+	cfg, err := p.load()
 	if err != nil {
 		return err
 	}
 	TuneMemory()
-	p := &program{Options: o, signals: signals, level: new(slog.LevelVar)}
-	p.level.Set(cfg.LogLevel)
-	p.log = NewLog(o.Err, cfg.LogFormat, p.level)
+	defer p.openOutlets(cfg)()
 	if o.Check {
-		return p.check(ctx, cfg)
+		if p.toldToEnd(func() { err = p.check(ctx, cfg) }) {
+			return errInterrupted
+		}
+		return err
 	}
 	if p.d, err = p.start(ctx, cfg); err != nil {
 		return err
@@ -65,11 +69,61 @@ type program struct {
 	signals <-chan os.Signal
 	level   *slog.LevelVar
 	log     *slog.Logger
+	out     *outlet
 	d       *Daemon
+	// counting: statistics are being put together.
+	counting atomic.Bool
 }
+
+// openOutlets makes what the program speaks through, and returns what ends it.
+func (p *program) openOutlets(cfg *config.Config) (end func()) {
+	p.level.Set(cfg.LogLevel)
+	log := &outlet{w: p.Err, lines: make(chan outletLine, outletLines)}
+	p.log = NewLog(log, cfg.LogFormat, p.level)
+	log.gap = func(lines int64) []byte {
+		var b bytes.Buffer
+		NewLog(&b, cfg.LogFormat, p.level).Error("lines of the log are missing here: nobody read them in time", "lines", lines)
+		return b.Bytes()
+	}
+	p.out = &outlet{w: p.Out, lines: make(chan outletLine, outletLines)}
+	p.out.failed = func(err error) { p.log.Warn("an event cannot be written", "error", err) }
+	go log.run()
+	go p.out.run()
+	return func() { p.out.end(); log.end() }
+}
+
+// load makes the configuration. Reading it can take for ever, as from a FIFO
+// that nobody writes.
+func (p *program) load() (cfg *config.Config, err error) {
+	if p.toldToEnd(func() { cfg, err = p.Load() }) {
+		return nil, errNotRead
+	}
+	return cfg, err
+}
+
+// toldToEnd runs f to its end, unless a signal to end comes first: then f is
+// left alone, and the program shall end.
+func (p *program) toldToEnd(f func()) bool {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	for {
+		select {
+		case <-done:
+			return false
+		case sig := <-p.signals:
+			if ends(sig) {
+				return true
+			}
+		}
+	}
+}
+
+// ends reports whether a signal asks the program to end.
+func ends(sig os.Signal) bool { return sig == unix.SIGINT || sig == unix.SIGTERM }
 
 // Errors of a program that was told to end.
 var (
+	errNotRead     = errors.New("interrupted while the configuration was being read")
 	errInterrupted = errors.New("interrupted while the disks were being opened")
 	errAtOnce      = errors.New("a second signal: ended at once")
 )
@@ -97,7 +151,7 @@ func (p *program) start(ctx context.Context, cfg *config.Config) (*Daemon, error
 			}
 			return r.d, r.err
 		case sig := <-p.signals:
-			if sig != unix.SIGINT && sig != unix.SIGTERM {
+			if !ends(sig) {
 				continue
 			}
 			cancel()
@@ -109,29 +163,61 @@ func (p *program) start(ctx context.Context, cfg *config.Config) (*Daemon, error
 	}
 }
 
-// serve says that the daemon is ready and follows signals until the end.
+// serve says that the daemon is ready and follows signals until the end. What
+// can take long happens beside it, so that signals are always heard.
 func (p *program) serve(ctx context.Context, cfg *config.Config) error {
 	r := p.d.Ready()
 	r.verbose = p.Verbose
 	p.event("ready", r)
 	p.notify(daemon.SdNotifyReady)
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel() // before stop, which waits for a reload
+	var reloading chan *config.Config
+	again := false
+	end := func(why string) error { cancel(); return p.stop(why, cfg.Stats) }
 	for {
 		select {
 		case <-ctx.Done():
-			return p.stop("the context ended", cfg.Stats)
+			return end("the context ended")
 		case <-p.d.LastLeft():
-			return p.stop("the last client left", cfg.Stats)
+			return end("the last client left")
+		case cfg = <-reloading:
+			if reloading = nil; again {
+				reloading, again = p.beginReload(inner, cfg), false
+			}
 		case sig := <-p.signals:
-			switch sig {
-			case unix.SIGUSR1:
-				p.event("stats", p.d.Stats())
-			case unix.SIGHUP:
-				cfg = p.reload(ctx, cfg)
+			switch {
+			case sig == unix.SIGUSR1:
+				p.beginStats()
+			case sig == unix.SIGHUP && reloading != nil:
+				again = true
+			case sig == unix.SIGHUP:
+				reloading = p.beginReload(inner, cfg)
 			default:
-				return p.stop(unix.SignalName(sig.(unix.Signal)), cfg.Stats)
+				return end(unix.SignalName(sig.(unix.Signal)))
 			}
 		}
 	}
+}
+
+// beginStats prints the counters, once where it is asked for again before it
+// could: a reload may hold it up.
+func (p *program) beginStats() {
+	if !p.counting.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		s := p.d.Stats()
+		p.counting.Store(false)
+		p.event("stats", s)
+	}()
+}
+
+// beginReload gives the configuration that is in force after the reload.
+func (p *program) beginReload(ctx context.Context, old *config.Config) chan *config.Config {
+	now := make(chan *config.Config, 1)
+	go func() { now <- p.reload(ctx, old) }()
+	return now
 }
 
 // reload reads the configuration again. Whatever is wrong with it, the daemon
@@ -177,9 +263,13 @@ const sameWish = 200 * time.Millisecond
 func (p *program) stop(why string, stats bool) error {
 	p.log.Info("stopping: no more clients, requests in flight are finished, disks are flushed and closed", "because", why)
 	p.notify(daemon.SdNotifyStopping)
-	began, fates := time.Now(), p.d.fates()
+	began := time.Now()
+	var fates []Fate
 	done := make(chan error, 1)
-	go func() { done <- p.d.Stop(context.Background()) }()
+	go func() {
+		fates = p.d.fates()
+		done <- p.d.Stop(context.Background())
+	}()
 	for {
 		select {
 		case err := <-done:
@@ -191,7 +281,7 @@ func (p *program) stop(why string, stats bool) error {
 			}
 			return err
 		case sig := <-p.signals:
-			if (sig == unix.SIGINT || sig == unix.SIGTERM) && time.Since(began) > sameWish {
+			if ends(sig) && time.Since(began) > sameWish {
 				return fmt.Errorf("%w: %s", errAtOnce, p.d.lost())
 			}
 		}
@@ -208,13 +298,18 @@ func (p *program) notify(state string) {
 // texter is what an event says to people.
 type texter interface{ WriteText(w io.Writer) error }
 
-// event tells whoever waits. A reader who has gone does not end the daemon.
+// event tells whoever waits. A reader who has gone, or does not read, does not
+// hold the daemon up.
 func (p *program) event(name string, e texter) {
+	var b bytes.Buffer
 	var err error
 	if p.JSON {
-		err = writeEvent(p.Out, name, e)
+		err = writeEvent(&b, name, e)
 	} else {
-		err = e.WriteText(p.Out)
+		err = e.WriteText(&b)
+	}
+	if err == nil {
+		_, err = p.out.Write(b.Bytes())
 	}
 	if err != nil {
 		p.log.Warn("an event cannot be written", "event", name, "error", err)

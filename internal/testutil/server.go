@@ -4,7 +4,6 @@
 package testutil
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -59,8 +58,7 @@ func Main(m *testing.M, after ...func()) {
 type Server struct {
 	Socket string
 	cmd    *exec.Cmd
-	out    bytes.Buffer
-	mu     sync.Mutex
+	out    Output
 	done   chan struct{}
 	err    error
 }
@@ -86,7 +84,7 @@ func ServeOn(t testing.TB, socket string, args ...string) *Server {
 	t.Helper()
 	s := &Server{Socket: socket, done: make(chan struct{})}
 	s.cmd = exec.Command(Binary(t), append([]string{"serve", "--listen", "unix:" + socket}, args...)...)
-	s.cmd.Stdout, s.cmd.Stderr = s, s
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,19 +110,8 @@ func ServeOn(t testing.TB, socket string, args ...string) *Server {
 	}
 }
 
-// Write collects the server's output.
-func (s *Server) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.out.Write(p)
-}
-
 // Output is what the server has printed so far.
-func (s *Server) Output() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.out.String()
-}
+func (s *Server) Output() string { return s.out.String() }
 
 // URI is the NBD URI of an export of the server.
 func (s *Server) URI(export string) string {
