@@ -29,7 +29,7 @@ var rules = [...]struct{ text, section string }{
 	RuleHead:          {"the available ring names a descriptor beyond the table", "2.7.6"},
 	RuleOutstanding:   {"more is on offer than the ring can hold", "2.7.13"},
 	RuleNext:          {"the chain goes on beyond the table", "2.7.5"},
-	RuleLoop:          {fmt.Sprintf("the chain is longer than its table or than %d descriptors", MaxSegs), "2.7.5.1"},
+	RuleLoop:          {fmt.Sprintf("the chain is longer than its table or than %d descriptors", MaxSegs), "2.7.5.2"},
 	RuleIndirect:      {"an indirect descriptor where none may be", "2.7.5.3.1"},
 	RuleTable:         {"an indirect table that is empty, not of whole descriptors, or outside guest memory", "2.7.5.3"},
 	RuleNoStatus:      {"the chain is wrong and has no byte in guest memory to say so in", "2.7.5"},

@@ -132,6 +132,8 @@ func checkFault(t *testing.T, g *guest, rule Rule, fatal bool, at uint16) {
 		t.Fatalf("%q does not say %q", e, rule)
 	}
 	if fatal {
+		clear(g.l.Desc) // as if nothing had been offered: it stays so
+		clear(g.l.Driver)
 		if ok, again := g.ring.Pop(&c); ok || again != err || !g.ring.More() {
 			t.Fatalf("after %v: %v, %v", err, ok, again)
 		}
