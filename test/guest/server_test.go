@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ type target struct {
 	size     int64
 	sector   int // logical block size
 	queues   int
+	serial   string
 	readOnly bool
 	through  bool // the guest is told that nothing needs flushing
 }
@@ -36,7 +38,7 @@ func newTarget(t *testing.T, size int64) target {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	d := target{path: filepath.Join(dir, "disk.img"), socket: filepath.Join(dir, "s"), size: size, sector: 512, queues: 1}
+	d := target{path: filepath.Join(dir, "disk.img"), socket: filepath.Join(dir, "s"), size: size, sector: 512, queues: 1, serial: filepath.Base(dir)}
 	if err := os.WriteFile(d.path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +130,7 @@ func (s *server) kill() {
 type platter struct{}
 
 func (platter) command(t *testing.T, d target) []string {
-	args := []string{testutil.Binary(t), "serve", d.path, "--vhost-user", fmt.Sprintf("%s,queues=%d,block-size=%d", d.socket, d.queues, d.sector)}
+	args := []string{testutil.Binary(t), "serve", d.path, "--vhost-user", fmt.Sprintf("%s,queues=%d,block-size=%d,serial=%s", d.socket, d.queues, d.sector, d.serial)}
 	if d.readOnly {
 		args = append(args, "--read-only")
 	}
@@ -141,6 +143,9 @@ func (platter) command(t *testing.T, d target) []string {
 func (platter) resize(t *testing.T, s *server, size int64) {
 	t.Helper()
 	if err := os.Truncate(s.path, size); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 }

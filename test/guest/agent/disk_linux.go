@@ -218,7 +218,7 @@ func discard(c *call) (any, error) {
 
 // complaint matches what the kernel says when a disk, or the kernel itself, is
 // in trouble.
-var complaint = regexp.MustCompile(`(?i)I/O error|blocked for more than|EXT4-fs.*(error|warning)|critical|BUG:|WARNING:|virtio\S*: .*(fail|error|not a head)|timed out`)
+var complaint = regexp.MustCompile(`I/O error|blocked for more than|EXT4-fs.*(error|warning)|critical|BUG:|WARNING:|virtio\S*: .*(fail|error|not a head)|timed out`)
 
 const kernelLog = 1 << 20
 

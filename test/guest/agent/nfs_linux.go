@@ -35,11 +35,12 @@ var startNFS = sync.OnceValue(func() error {
 		func() error { return os.MkdirAll("/run/rpcbind", 0o755) }, // where it keeps its lock and its state
 		func() error { _, err := run("rpcbind", "-i", "-w"); return err },
 		func() error { return listens("111") },
-		// Both are read when the threads start.
+		// Read when the threads start.
 		func() error { return os.WriteFile("/proc/fs/nfsd/max_block_size", []byte("1048576"), 0) },
-		func() error { return os.WriteFile("/proc/fs/nfsd/nfsv4gracetime", []byte("10"), 0) },
 		func() error { _, err := run("exportfs", "-ra"); return err },
 		func() error { _, err := run("rpc.nfsd", "4"); return err },
+		// There is no client from before to wait for.
+		func() error { return os.WriteFile("/proc/fs/nfsd/v4_end_grace", []byte("Y"), 0) },
 		func() error { _, err := run("rpc.mountd", "-p", mountPort); return err },
 		func() error { return listens(mountPort) },
 	}
