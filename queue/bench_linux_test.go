@@ -41,6 +41,16 @@ func threadNs(t testing.TB, tid int) (ns, runs int64) {
 	return ns, runs
 }
 
+// processNs is the processor time of all of it, the guest's side and the
+// kernel's workers too.
+func processNs(t testing.TB) int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
 // onDisk makes a file of size bytes that is written once, in a folder of its
 // own below dir.
 func onDisk(t testing.TB, dir string, size int64) string {
@@ -138,6 +148,7 @@ func benchTransfers(b *testing.B, g *guest, q *Queue, op virtio.BlkOp, depth int
 	}
 	of := make([]int, g.layout.Size)
 	from, _ := threadNs(b, tid)
+	all := processNs(b)
 	b.ResetTimer()
 	sent, got := 0, 0
 	for got < b.N {
@@ -169,6 +180,7 @@ func benchTransfers(b *testing.B, g *guest, q *Queue, op virtio.BlkOp, depth int
 	b.StopTimer()
 	to, _ := threadNs(b, tid)
 	b.ReportMetric(float64(to-from)/float64(b.N), "server-ns/op")
+	b.ReportMetric(float64(processNs(b)-all)/float64(b.N), "process-ns/op")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "iops")
 	if testing.Verbose() {
 		b.Log(strings.Split(q.Reason(), ";")[0], fmt.Sprintf("%+v", q.Stats().Counts))

@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
@@ -318,5 +321,82 @@ func TestB10NothingOfOthersShows(t *testing.T) {
 	}
 	if got := env.Buffers.Stats(); got.InUse != 0 {
 		t.Errorf("%d bytes of buffers in use", got.InUse)
+	}
+}
+
+// Guest memory that is registered with the ring is what requests go through,
+// and after a change of memory the new one.
+func TestRegisteredMemory(t *testing.T) {
+	_, c := disk(t, newEnv(), "driver=file,cache=none,aio=io_uring,filename="+onDisk(t, ".", 16<<20), false)
+	g := newRemappable(t, 0)
+	q := startDetached(t, Config{Child: c, Register: true})
+	fixed := func() (n uint64) {
+		whileIdle(t, q, func() { n = q.eng.Stats().Fixed })
+		return n
+	}
+	v := g.vring()
+	v.Memory = [][]byte{g.mem}
+	if err := errors.Join(q.Attach(v), q.Enable(true)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if st, _ := g.one(uint32(virtio.BlkIn), 1, 4096, 1, false); st != virtio.BlkOK || g.buffer(0)[0] != 1 {
+			t.Fatalf("status %d, content %d", st, g.buffer(0)[0])
+		}
+		if fixed() == 0 {
+			t.Fatalf("no request went through registered memory: %s", q.Reason())
+		}
+		next, m, desc, driver, device := g.view(t)
+		t.Cleanup(func() { unix.Munmap(next) })
+		if err := q.SetMap(long(t), m, [][]byte{next}, desc, driver, device); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := q.Stop(long(t)); err != nil {
+		t.Error(err)
+	}
+	if err := q.Close(long(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each loop has a place of its own among the running threads, and two are left
+// for the rest.
+func TestProcessorsAreReserved(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	ReserveProcs(before + 5)
+	if got := runtime.GOMAXPROCS(0); got < before+5+spareProcs {
+		t.Errorf("GOMAXPROCS %d with %d loops", got, before+5)
+	}
+	ReserveProcs(-before - 5)
+	runtime.GOMAXPROCS(before)
+}
+
+// clearing clears what the reference's request object had of it, for each
+// request: what seed 1 was about. It poses as a limiter.
+type clearing struct{ object []byte }
+
+func (c *clearing) Admit(block.Op, int64, int64) int64 {
+	clear(c.object)
+	return 0
+}
+
+// BenchmarkClearing is what clearing 40 KiB for each request would cost: four
+// readers of 8 KiB from a disk in memory.
+func BenchmarkClearing(b *testing.B) {
+	for name, l := range map[string]Limiter{"none": nil, "40KiB": &clearing{make([]byte, 40<<10)}} {
+		b.Run(name, func(b *testing.B) {
+			ld := load{name: "read", disk: "driver=mem,size=16M", typ: virtio.BlkIn, n: 8192, parts: 2}
+			p := newPump(b, &ld, 4)
+			q := start(b, p.guest, Config{Child: ld.edge(b), Limiter: l})
+			tid := threadOf(b, q)
+			p.run(100)
+			from, _ := threadNs(b, tid)
+			b.ResetTimer()
+			p.run(b.N)
+			b.StopTimer()
+			to, _ := threadNs(b, tid)
+			b.ReportMetric(float64(to-from)/float64(b.N), "server-ns/op")
+		})
 	}
 }
