@@ -96,6 +96,7 @@ func TestBlkRules(t *testing.T) {
 		{"discard of a range that overflows", with(BlkDiscard, 0, ranges(1<<64-1, 2, 0)), 0, ioerr, ioerr, unsupp},
 		{"discard of nothing", with(BlkDiscard, 0, ranges(5, 0, 0)), 0, ok, ioerr, unsupp},
 		{"an unknown flag after a range past the end", with(BlkDiscard, 0, ranges(200, 1, 0, 0, 1, 2)), 0, unsupp, ioerr, unsupp},
+		{"a range past the end after an unknown flag", with(BlkDiscard, 0, ranges(0, 1, 2, 200, 1, 0)), 0, unsupp, ioerr, unsupp},
 		{"zeroes", with(BlkWriteZeroes, 0, ranges(0, 60, 0)), 0, ok, ioerr, unsupp},
 		{"zeroes with unmap", with(BlkWriteZeroes, 0, ranges(0, 60, 1, 60, 40, 0, 3, 0, 0)), 0, ok, ioerr, unsupp},
 		{"zeroes with an unknown flag", with(BlkWriteZeroes, 0, ranges(0, 1, 2)), 0, unsupp, ioerr, unsupp},

@@ -332,3 +332,42 @@ func TestInflightOfOtherMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestInflightIndexesWrap keeps records over more requests than 16 bits count,
+// with one that is out all the time and is given out again at the end.
+func TestInflightIndexesWrap(t *testing.T) {
+	for size, features := range map[uint16]uint64{4: 0, 5: FeatureRingPacked} {
+		g := newGuest(size, features).start(t)
+		mem := make([]byte, InflightSize(g.l.Size, g.l.packed()))
+		if err := g.records(t, mem, g.l.Size); err != nil {
+			t.Fatal(err)
+		}
+		var c Chain
+		id := g.mustAdd(t, segs(here, 1), segs(here, 1), false)
+		g.driver.Kick()
+		g.mustPop(t, &c)
+		for n := range 70000 {
+			g.mustAdd(t, segs(here, 1), segs(here, 1), false)
+			g.driver.Kick()
+			g.mustPop(t, &c)
+			if n%10000 == 9999 {
+				if err := g.records(t, mem, g.l.Size); err != nil {
+					t.Fatal(err)
+				}
+				if g.ring.Out() != 2 {
+					t.Fatalf("after %d requests: %d are in flight, not 2", n, g.ring.Out())
+				}
+				g.mustPop(t, &c)
+				if c.Head != id || !c.Resubmit {
+					t.Fatalf("after %d requests: %d is given out again, not %d, which is older", n, c.Head, id)
+				}
+				g.mustPop(t, &c)
+			}
+			g.ring.Push(c.Handle, 1)
+			g.ring.Publish()
+			if _, _, ok, err := g.driver.Next(); !ok || err != nil {
+				t.Fatal(n, ok, err)
+			}
+		}
+	}
+}
