@@ -70,8 +70,8 @@ func (d *Daemon) Stats() *Stats {
 		for _, e := range dk.cfg.Exports {
 			disks[e.Name] = dk.cfg.Name
 		}
-		for _, x := range dk.vhosts {
-			disks[x.cfg.String()] = dk.cfg.Name
+		for _, v := range dk.cfg.VhostUsers {
+			disks[v.String()] = dk.cfg.Name
 		}
 	}
 	for name, group := range d.groups {

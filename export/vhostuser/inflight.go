@@ -141,19 +141,22 @@ func (s *session) checkInflight(in wire.Inflight) error {
 	return nil
 }
 
-// queue is the part of the record that is of one queue of size descriptors, nil
-// where there is no record.
-func (r *record) queue(index, size int, features uint64) (*virtio.Inflight, error) {
+// recordOf is the part of the record that is of one queue, nil where there is
+// none. QEMU asks for a record by the queue size that it was started with, and
+// lets firmware make a larger ring: such a ring is served all the same.
+func (s *session) recordOf(v *vring) (*virtio.Inflight, error) {
+	r := &s.record
 	if r.fd < 0 {
 		return nil, nil
 	}
-	packed := features&virtio.FeatureRingPacked != 0
+	packed := s.features&virtio.FeatureRingPacked != 0
 	part := virtio.InflightSize(r.QueueSize, packed)
+	index := v.index
 	switch {
-	case index >= int(r.Queues):
-		return nil, fmt.Errorf("the record of requests in flight is for %d queues only", r.Queues)
-	case size > int(r.QueueSize):
-		return nil, fmt.Errorf("the record of requests in flight is for queues of %d descriptors, this one has %d", r.QueueSize, size)
+	case index >= int(r.Queues) || v.num > int(r.QueueSize):
+		s.d.pace.Warn(s.log, "a queue has no place in the record of requests in flight: what is in flight when this process dies is lost to the guest; start the machine with the queue size that its driver uses",
+			"queue", index, "descriptors", v.num, "record_queues", r.Queues, "record_descriptors", r.QueueSize)
+		return nil, nil
 	case (index+1)*part > len(r.mem):
 		return nil, fmt.Errorf("the record of requests in flight has %d bytes, the part of queue %d would end at %d", len(r.mem), index, (index+1)*part)
 	}

@@ -3,7 +3,6 @@ package vhostuser
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -388,7 +387,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A ring that does not fit the record does not start.
+// A ring that has no place in the record is served without: QEMU lets firmware
+// make rings that are larger than it has told us.
 func TestRecordOfAnotherSize(t *testing.T) {
 	r := newRig(t, blocktest.EmulatorConfig{}, Config{})
 	m := newVM(t, 2, 64, 0)
@@ -399,17 +399,12 @@ func TestRecordOfAnotherSize(t *testing.T) {
 	defer unix.Close(fd)
 	m.must(m.SetInflight(in, fd))
 	m.shareMemory()
-	for i, want := range []string{"is for queues of 32 descriptors, this one has 64", "is for 1 queues only"} {
+	for i, want := range []string{"queue=0 descriptors=64 record_queues=1 record_descriptors=32", "queue=1 descriptors=64"} {
 		q := m.queues[i]
-		m.must(m.SetVringNum(i, 64))
-		m.must(m.SetVringAddr(q.addr))
-		var nack *wire.NackError
-		if err := m.SetVringFd(wire.SetVringKick, i, q.kick); !errors.As(err, &nack) {
-			t.Errorf("queue %d: %v", i, err)
-		}
+		q.set()
+		m.must(m.SetVringEnable(i, true))
+		r.saw("a queue has no place in the record")
 		r.saw(want)
-	}
-	if strings.Contains(r.log.String(), "panic") {
-		t.Error(r.log)
+		q.write(0, 1, 512)
 	}
 }

@@ -289,7 +289,7 @@ func (s *session) attach(v *vring) error {
 	if err != nil {
 		return err
 	}
-	record, err := s.record.queue(v.index, v.num, s.features)
+	record, err := s.recordOf(v)
 	if err != nil {
 		return err
 	}
