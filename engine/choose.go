@@ -1,6 +1,9 @@
 package engine
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // FileFacts are what the choice of an engine depends on.
 type FileFacts struct {
@@ -52,4 +55,23 @@ func chooseAuto(facts FileFacts, rep Report) (Kind, string) {
 		return Native, "Linux AIO, because io_uring is not available: " + rep.Uring.Why
 	}
 	return Threads, "worker threads, because io_uring is not available: " + rep.Uring.Why
+}
+
+// Instead picks the engine to try for a file where kind, which Choose has
+// picked, could not be started for the reason err: no descriptor or memory is
+// left, or a limit is reached that a trial did not meet. ok is false where there
+// is none, and for kinds that have nothing to start.
+func Instead(kind Kind, facts FileFacts, err error) (next Kind, reason string, ok bool) {
+	return instead(kind, facts, Probe(), err)
+}
+
+func instead(kind Kind, facts FileFacts, rep Report, err error) (Kind, string, bool) {
+	why := fmt.Sprintf("because %v could not be started: %s", kind, strings.TrimPrefix(err.Error(), kind.String()+": "))
+	switch {
+	case kind == Uring && rep.Native.Usable && facts.Direct:
+		return Native, "Linux AIO, " + why, true
+	case kind == Uring || kind == Native:
+		return Threads, "worker threads, " + why, true
+	}
+	return 0, "", false
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -708,5 +709,33 @@ func TestChoose(t *testing.T) {
 	}
 	if _, _, err := Choose("auto", FileFacts{Direct: true}); err != nil {
 		t.Error(err)
+	}
+}
+
+// An engine that the choice fell on could not be started.
+func TestInstead(t *testing.T) {
+	full := fmt.Errorf("io_uring: %w: no file descriptor is left for a ring", ErrUnavailable)
+	all := Report{Native: NativeReport{EngineReport: EngineReport{Usable: true}}}
+	for _, c := range []struct {
+		kind Kind
+		file FileFacts
+		rep  Report
+		next Kind
+		ok   bool
+	}{
+		{Uring, FileFacts{Direct: true}, all, Native, true},
+		{Uring, FileFacts{}, all, Threads, true},
+		{Uring, FileFacts{Direct: true}, Report{}, Threads, true},
+		{Native, FileFacts{Direct: true}, all, Threads, true},
+		{Threads, FileFacts{Direct: true}, all, 0, false},
+		{Inline, FileFacts{NeverBlocks: true}, all, 0, false},
+	} {
+		next, reason, ok := instead(c.kind, c.file, c.rep, full)
+		if next != c.next || ok != c.ok {
+			t.Errorf("instead of %v for %+v: %v, %v, want %v, %v", c.kind, c.file, next, ok, c.next, c.ok)
+		}
+		if ok && !strings.Contains(reason, "because "+c.kind.String()+" could not be started: ") {
+			t.Errorf("instead of %v: the reason is %q", c.kind, reason)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"fmt"
 	"sync"
 	"syscall"
 
@@ -136,17 +137,33 @@ func leaveEngine(s *engine.Shared, f *engine.File) error {
 // want is the option aio.
 func (f *linuxFile) startEngine(want string, memory bool) (reason string, err error) {
 	facts := engine.FileFacts{Direct: f.direct, NeverBlocks: memory, NoWait: f.direct || canNoWait(f.fd)}
-	kind, reason, err := engine.Choose(want, facts)
+	s, reason, err := firstEngine(want, facts, takeEngine)
 	if err != nil {
-		return "", block.Errorf(syscall.EINVAL, "%s: %v", f.path, err)
-	}
-	s, err := takeEngine(kind)
-	if err != nil {
-		return "", block.Errorf(block.Errno(err), "%s: aio=%s: %v", f.path, want, err)
+		return "", fmt.Errorf("%s: %w", f.path, err)
 	}
 	f.moves = &mover{file: f.moves.file, engine: s, exact: want != "auto"}
 	if f.moves.exact {
 		return "engine: " + reason, nil
 	}
 	return "engine: " + reason + "; " + s.Reason(), nil
+}
+
+// firstEngine is the engine that was asked for or, with auto, the best that can
+// be started.
+func firstEngine(want string, facts engine.FileFacts, take func(engine.Kind) (*engine.Shared, error)) (s *engine.Shared, reason string, err error) {
+	kind, reason, err := engine.Choose(want, facts)
+	if err != nil {
+		return nil, "", block.Errorf(syscall.EINVAL, "%v", err)
+	}
+	for {
+		s, err := take(kind)
+		if err == nil {
+			return s, reason, nil
+		}
+		next, why, ok := engine.Instead(kind, facts, err)
+		if want != "auto" || !ok {
+			return nil, "", block.Errorf(block.Errno(err), "aio=%s: %v", want, err)
+		}
+		kind, reason = next, why
+	}
 }
