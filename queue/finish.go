@@ -21,6 +21,7 @@ func (q *Queue) takeBack() int {
 		i := int(n)
 		s, r := q.table.at(i), &q.table.refs[i]
 		if s.lane == laneLeaf {
+			q.away--
 			q.finishMapped(i, s, int64(r.io.N), r.io.Err)
 			continue
 		}

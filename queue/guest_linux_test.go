@@ -16,9 +16,11 @@ import (
 	"github.com/platter-storage/platter/internal/realenv"
 	"github.com/platter-storage/platter/virtio"
 
-	_ "github.com/platter-storage/platter/filter/all"
-	_ "github.com/platter-storage/platter/format/all"
-	_ "github.com/platter-storage/platter/protocol/all"
+	_ "github.com/platter-storage/platter/filter/fault"
+	_ "github.com/platter-storage/platter/format/raw"
+	_ "github.com/platter-storage/platter/protocol/file"
+	_ "github.com/platter-storage/platter/protocol/mem"
+	_ "github.com/platter-storage/platter/protocol/null"
 )
 
 // patience bounds waiting for what must come.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/platter-storage/platter/block"
@@ -61,7 +62,8 @@ func (q *Queue) toFile(i int, s *slot, m block.Mapping, v block.Vec) {
 		return
 	}
 	s.lane = laneLeaf
-	io.Done = q.away
+	q.away++
+	io.Done = q.leafIO
 	q.gather = append(q.gather, io)
 	q.counts.shared.Add(1)
 }
@@ -128,7 +130,7 @@ func copyMapped(op block.Op, n int64, m block.Mapping, v block.Vec) (err error) 
 // where the disk never waits and nothing of ours is in flight that the request
 // could come to wait for, else to a worker.
 func (q *Queue) slow(i int, s *slot) {
-	if !q.child.Info().Inline || s.n > maxInPlace || q.eng.InFlight() > 0 || len(q.gather) > 0 {
+	if !q.child.Info().Inline || s.n > maxInPlace || q.eng.InFlight() > 0 || q.away > 0 {
 		q.toWorker(i, s)
 		return
 	}
@@ -144,13 +146,12 @@ func (q *Queue) toWorker(i int, s *slot) {
 }
 
 // follow makes leaf the place where mapped requests go. If it has a file that
-// an engine of ours can reach, that is what they go through.
+// the queue's own engine can reach, that is what they go through. The first
+// such file decides what engine that is; files that want another are reached
+// through their leaf.
 func (q *Queue) follow(leaf block.Leaf) {
-	if q.leaf != nil {
+	if len(q.gather) > 0 {
 		q.submit() // what was gathered is for another
-	}
-	if q.file != nil {
-		q.eng.Forget(q.file)
 	}
 	q.leaf, q.file = leaf, nil
 	own, ok := leaf.(interface {
@@ -162,27 +163,34 @@ func (q *Queue) follow(leaf block.Leaf) {
 		return
 	}
 	f, kind := own.EngineFile(), own.EngineKind()
-	switch {
-	case f == nil:
+	if f == nil {
 		q.explain("requests go through the storage's own engine, which makes every write durable")
-	case kind == q.kind:
-		q.file = f
-		q.explain(fmt.Sprintf("%v, as the disk itself; %s", kind, q.eng.Reason()))
-	case q.eng.InFlight() > 0:
-		q.leaf = nil // another engine once this one has nothing left: the next request asks again
-	default:
-		q.change(kind, f)
+		return
 	}
-}
-
-// change replaces the engine by one that f wants.
-func (q *Queue) change(kind engine.Kind, f *engine.File) {
-	if err := q.open(kind, fmt.Sprintf("%v, as the disk itself", kind)); err != nil {
-		q.log.Warn(fmt.Sprintf("%s: no engine of its own: %v; it shares the disk's, which costs more CPU", q.name, err))
-		q.explain(fmt.Sprintf("requests go through the engine that the disk's other users share, because there is none of the queue's own: %v", err))
+	if !q.chosen {
+		q.choose(kind)
+	}
+	if kind != q.kind {
 		return
 	}
 	q.file = f
+	if !slices.Contains(q.files, f) {
+		q.files = append(q.files, f)
+	}
+}
+
+// choose replaces the engine that the queue began with, to which nothing has
+// been given yet, by one of the kind that its storage has chosen.
+func (q *Queue) choose(kind engine.Kind) {
+	q.chosen = true
+	if kind == q.kind {
+		q.explain(fmt.Sprintf("%v, as the disk itself; %s", kind, q.eng.Reason()))
+		return
+	}
+	if err := q.open(kind, fmt.Sprintf("%v, as the disk itself", kind)); err != nil {
+		q.log.Warn(fmt.Sprintf("%s: no engine of its own: %v; it shares the disk's, which costs more CPU", q.name, err))
+		q.explain(fmt.Sprintf("requests go through the engine that the disk's other users share, because there is none of the queue's own: %v", err))
+	}
 }
 
 // open makes an engine and puts it in the place of the one there is, in which

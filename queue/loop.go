@@ -51,7 +51,10 @@ type loop struct {
 	file   *engine.File // its file, nil where it is reached through leaf
 	gather []*rawio.IO  // for leaf
 	ioDone func(*rawio.IO)
-	away   func(*rawio.IO)
+	leafIO func(*rawio.IO)
+	away   int            // requests that leaf has, gathered ones included
+	chosen bool           // the engine is what the storage wants, or cannot be had
+	files  []*engine.File // those that the engine has seen
 	reason atomic.Pointer[string]
 
 	held     int   // the slot that has to wait before it can begin, none
@@ -118,7 +121,7 @@ func (q *Queue) prepare() error {
 	q.chain.In = make([][]byte, 0, virtio.MaxSegs)
 	q.chain.Out = make([][]byte, 0, virtio.MaxSegs)
 	q.gather = make([]*rawio.IO, 0, q.table.depth())
-	q.ioDone, q.away = q.fileDone, q.leafDone
+	q.ioDone, q.leafIO = q.fileDone, q.leafDone
 	if q.cfg.Poll > 0 {
 		q.poll.most = int64(q.cfg.Poll)
 		q.poll.budget = q.poll.most
@@ -257,8 +260,8 @@ func (q *Queue) disarm() {
 func (q *Queue) release() error {
 	q.work.close()
 	q.wakeMu.Lock()
-	if q.file != nil {
-		q.eng.Forget(q.file) // it may be closed as soon as this queue is
+	for _, f := range q.files {
+		q.eng.Forget(f) // it may be closed as soon as this queue is
 	}
 	err := q.eng.Close()
 	q.eng = nil

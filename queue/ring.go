@@ -21,6 +21,7 @@ func (q *Queue) attach(v Vring) error {
 		return err
 	}
 	if err := q.register(v.Memory); err != nil {
+		_ = q.setKick(-1) // there is nothing to watch: it cannot fail
 		return err
 	}
 	q.disk = v.Disk
