@@ -140,22 +140,26 @@ func (l *load) stop(t *testing.T) {
 const traffic = 150
 
 // TestServerCrash kills the server under a load of depth 32 and starts it
-// again, many times, by turns on the split and on the packed ring, while the
-// other disk goes on. No request may be lost, fail, or be overtaken by one
+// again, many times, by turns on the split and on the packed ring, on disks
+// that are fast and on slow ones with all their requests in flight, while the
+// other disks go on. No request may be lost, fail, or be overtaken by one
 // that the dead process left behind.
 func TestServerCrash(t *testing.T) {
 	o := Options{CPUs: 2}
 	var servers []*server
-	for _, packed := range []bool{false, true} {
+	for i := range 4 {
 		d := newTarget(t, diskSize)
-		d.queues = 2
+		d.queues, d.slow = 2, i >= 2
 		servers = append(servers, start(t, chosen(), d))
-		o.Disks = append(o.Disks, Disk{Socket: d.socket, Packed: packed, Queues: 2})
+		o.Disks = append(o.Disks, Disk{Socket: d.socket, Packed: i%2 == 1, Queues: 2})
 	}
 	m := boot(t, o)
-	loads := []*load{startLoad(t, m, "vda", 1, 0), startLoad(t, m, "vdb", 2, 0)}
+	var loads []*load
+	for i := range servers {
+		loads = append(loads, startLoad(t, m, fmt.Sprintf("vd%c", 'a'+i), uint64(i), 0))
+	}
 	for round := range rounds(t, serverRounds, serverRoundsSoak) {
-		s, l := servers[round%2], loads[round%2]
+		s, l := servers[round%len(servers)], loads[round%len(servers)]
 		l.advance(t, traffic)
 		s.kill()
 		s.start(t)

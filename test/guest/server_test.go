@@ -27,6 +27,7 @@ type target struct {
 	serial   string
 	readOnly bool
 	through  bool // the guest is told that nothing needs flushing
+	slow     bool // every other write takes a while, and so does every flush
 }
 
 // newTarget makes a sparse disk and a place for its socket. Its path is short,
@@ -130,7 +131,7 @@ func (s *server) kill() {
 type platter struct{}
 
 func (platter) command(t *testing.T, d target) []string {
-	args := []string{testutil.Binary(t), "serve", d.path, "--vhost-user", fmt.Sprintf("%s,queues=%d,block-size=%d,serial=%s", d.socket, d.queues, d.sector, d.serial)}
+	args := []string{testutil.Binary(t), "serve", d.node(), "--vhost-user", fmt.Sprintf("%s,queues=%d,block-size=%d,serial=%s", d.socket, d.queues, d.sector, d.serial)}
 	if d.readOnly {
 		args = append(args, "--read-only")
 	}
@@ -138,6 +139,22 @@ func (platter) command(t *testing.T, d target) []string {
 		args = append(args, "--cache", "writethrough")
 	}
 	return args
+}
+
+// slowly is how long a request of a slow disk takes where it is held up: many
+// are in flight at any time, and end in another order than they began.
+const slowly = 20 * time.Millisecond
+
+// node is what to serve.
+func (d target) node() string {
+	if !d.slow {
+		return d.path
+	}
+	rule := func(op, probability string) string {
+		return fmt.Sprintf("driver=fault,op=%s,errno=none,times=0,probability=%s,seed=1,delay-ns=%d", op, probability, slowly.Nanoseconds())
+	}
+	flush := strings.ReplaceAll(rule("flush", "1"), ",", ",file.")
+	return rule("write", "0.5") + ",file." + flush + ",file.file.driver=file,file.file.filename=" + d.path
 }
 
 func (platter) resize(t *testing.T, s *server, size int64) {
