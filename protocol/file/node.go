@@ -133,6 +133,11 @@ func (n *node) describe(res *resolution) error {
 		i.Abilities.Mapper = n
 	}
 	i.SetSize(size)
+	if size > block.MaxSize {
+		what := fmt.Sprintf("only the first %d bytes of its %d are served: a disk has no more", int64(block.MaxSize), size)
+		n.env.Log.Warn("the file is larger than a disk can be; what lies behind is out of reach", "file", n.cfg.path, "bytes", size, "served", int64(block.MaxSize))
+		n.reasons = append(n.reasons, what)
+	}
 	i.SetLimits(res.limits)
 	n.limits.last = res
 	n.placeTail()

@@ -347,3 +347,26 @@ func TestCreateOnADevice(t *testing.T) {
 		t.Errorf("%v: want the first block zeroed, and it alone", err)
 	}
 }
+
+// TestFileLargerThanADisk: it is served as far as a disk can reach, and that is
+// said, not silent.
+func TestFileLargerThanADisk(t *testing.T) {
+	path := filepath.Join(tmpfsDir(t), "huge")
+	for size, told := range map[int64]bool{block.MaxSize: false, block.MaxSize + 1: true, 1<<63 - 1: true} {
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+			t.Fatal(err)
+		}
+		env, log := testEnv(t)
+		n, err := tryOpen(t, env, true, filename(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		why := strings.Join(n.explain(), "\n")
+		if n.info.Size() != block.MaxSize || strings.Contains(log.text(), "larger than a disk") != told || strings.Contains(why, "only the first") != told {
+			t.Errorf("of %d bytes %d are served; log: %s; explanation: %s", size, n.info.Size(), log.text(), why)
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
