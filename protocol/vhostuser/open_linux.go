@@ -206,7 +206,7 @@ func (n *node) explain() []string {
 	case l == nil:
 		lines = append(lines, "vhost-user: the server has gone; requests wait until it is back")
 	default:
-		lines = append(lines, fmt.Sprintf("vhost-user: %d queues of %d descriptors, %s, %s of shared memory; in force: %v",
+		lines = append(lines, fmt.Sprintf("vhost-user: queues: %d of %d descriptors, %s, %s of shared memory, protocol features %v",
 			l.queues, l.plan.size, ringNames(l.plan.features), block.FormatSize(int64(len(l.memory.mem))), l.protocol))
 	}
 	return lines

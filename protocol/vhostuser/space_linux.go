@@ -110,7 +110,7 @@ func sectors(n, align uint32) int64 {
 // segments finds how many segments of which length a request may have: two of
 // a chain are the header and the status.
 func (s *shape) segments(c *virtio.BlkConfig, size int) error {
-	if s.features&virtio.BlkFeatureSizeMax != 0 {
+	if s.features&virtio.BlkFeatureSizeMax != 0 && c.SizeMax > 0 { // the reference's server offers it and has 0
 		s.unit = int(min(c.SizeMax, chunkSize) &^ (s.align - 1))
 	}
 	if s.unit == 0 {
