@@ -194,10 +194,14 @@ func (d *Device) Connect(path string) error {
 			continue
 		}
 		pause, told = minPause, false
-		d.turn <- struct{}{}
-		d.run(u, peerName(u))
-		<-d.turn
-		d.sleep(minPause)
+		select {
+		case d.turn <- struct{}{}:
+			d.run(u, peerName(u))
+			<-d.turn
+			d.sleep(minPause)
+		case <-d.done: // the turn is Shutdown's for good
+			u.Close()
+		}
 	}
 	return ErrClosed
 }

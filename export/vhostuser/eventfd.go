@@ -31,7 +31,7 @@ func checkEventFd(fd int) error {
 // unstickEvery is how often the eventfds of a session that ends are emptied.
 const unstickEvery = 100 * time.Millisecond
 
-// unstick keeps emptying eventfds that queues signal, until stop. A front end
+// unstick keeps emptying full eventfds that queues signal, until stop. A front end
 // that made its eventfd block and filled it up would otherwise keep the queue,
 // and with it the disk, for good.
 func unstick(fds []int) (stop func()) {
@@ -57,11 +57,12 @@ func unstick(fds []int) (stop func()) {
 	}
 }
 
-// drain takes what an eventfd has, without waiting.
+// drain empties an eventfd that is full. One that can be signalled is left
+// alone: what is in it is for the guest.
 func drain(fd int) {
 	var b [8]byte
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, 0); n == 1 && err == nil {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
+	if n, err := unix.Poll(p, 0); n == 1 && err == nil && p[0].Revents == unix.POLLIN {
 		_, _ = unix.Read(fd, b[:])
 	}
 }

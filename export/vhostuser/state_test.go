@@ -479,3 +479,28 @@ func TestHandshakeOfRustFrontEnds(t *testing.T) {
 		t.Errorf("log:\n%s", log)
 	}
 }
+
+// A ring that starts calls the guest, which may have been left waiting by a
+// process that died between publishing and calling.
+func TestStartCallsTheGuest(t *testing.T) {
+	r := newRig(t, blocktest.EmulatorConfig{}, Config{})
+	m := newVM(t, 1, 64, rings["split"])
+	m.realize(r)
+	called := func() bool {
+		p := []unix.PollFd{{Fd: int32(m.queues[0].call), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return n == 1 && err == nil
+	}
+	if called() {
+		t.Error("called before there is a ring")
+	}
+	m.driverOK()
+	if !called() {
+		t.Error("not called when the ring started")
+	}
+	// And nobody takes a call away from the guest.
+	drain(m.queues[0].call)
+	if !called() {
+		t.Error("the call was taken away")
+	}
+}

@@ -309,7 +309,12 @@ func (s *session) attach(v *vring) error {
 		return err
 	}
 	v.attached = true
-	return v.q.Enable(v.enabled)
+	if err := v.q.Enable(v.enabled); err != nil {
+		return err
+	}
+	// A predecessor may have died between publishing and telling of it: the
+	// guest would wait for ever for what it has already.
+	return v.q.SetCall(v.call)
 }
 
 // makeQueue makes the queue that serves the ring, or one for more requests at
