@@ -14,7 +14,7 @@ import (
 // included. What can fail without harm is done first: certificates, listeners
 // and added disks are opened, and if one fails the daemon stays as it is. A
 // changed disk has to be closed before it is opened again; if that fails it is
-// opened as it was.
+// opened as it was. At last all storage is asked for its size.
 // What was done is returned in sentences, also with an error.
 func (d *Daemon) Reload(ctx context.Context, cfg *config.Config) (changes []string, err error) {
 	d.mu.Lock()
@@ -28,7 +28,7 @@ func (d *Daemon) Reload(ctx context.Context, cfg *config.Config) (changes []stri
 		return nil, errors.Join(err, r.undo())
 	}
 	err = r.commit(ctx)
-	return r.changes, err
+	return append(r.changes, d.refresh()...), err
 }
 
 // keepFixed gives cfg the present values of what only a restart changes, and

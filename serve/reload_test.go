@@ -3,12 +3,14 @@ package serve
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -454,5 +456,41 @@ func TestStatsSurviveAReopen(t *testing.T) {
 	s := b.d.Stats()
 	if len(s.Exports) != 1 || s.Exports[0].Operations["write"].Requests != 2 || s.Exports[0].Disk != "a" {
 		t.Errorf("statistics: %+v", s.Exports)
+	}
+}
+
+// A volume that others have grown or cut: a reload notices, tells new clients,
+// and leaves those who are connected alone.
+func TestReloadAsksForSizes(t *testing.T) {
+	b := serving(t, "disks: [{path: 'mem:1M', name: m}]")
+	img := b.dir + "/a.img"
+	if err := os.WriteFile(img, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const text = "disks: [{path: 'mem:1M', name: m}, {path: DIR/a.img, name: a}, {path: 'driver=raw,size=64K,file.driver=file,file.filename=DIR/b.img', name: b}]"
+	if err := os.WriteFile(b.dir+"/b.img", make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.mustReload(text)
+	old := b.mustDial("a")
+	for _, c := range []struct {
+		size int64
+		want string
+	}{{2 << 20, "disk a has 2 MiB (2097152 bytes) now, it had 1048576"}, {1 << 19, "disk a has 512 KiB (524288 bytes) now, it had 2097152"}} {
+		if err := errors.Join(os.Truncate(img, c.size), os.Truncate(b.dir+"/b.img", c.size)); err != nil {
+			t.Fatal(err)
+		}
+		changes, err := b.d.Reload(t.Context(), b.config(text))
+		if err != nil || !slices.Equal(changes, []string{c.want}) {
+			t.Errorf("the reload says %q, %v, want %q", changes, err, c.want)
+		}
+		if got := b.mustDial("a").Size(); got != uint64(c.size) {
+			t.Errorf("a new client is told of %d bytes, want %d", got, c.size)
+		}
+		mark(t, old, 5)
+		has(t, old, 5)
+	}
+	if old.Size() != 1<<20 {
+		t.Errorf("the old client is told of %d bytes", old.Size())
 	}
 }
