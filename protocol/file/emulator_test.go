@@ -54,6 +54,7 @@ type fake struct {
 	zeroed  int   // calls that zeroed something
 	seeks   func(off int64, hole bool) (int64, error)
 	locked  bool
+	moved   bool // the path leads elsewhere
 	lockErr error
 }
 
@@ -86,6 +87,7 @@ func (f *fake) main() descriptor              { return (*fakeDirect)(f) }
 func (f *fake) cached() descriptor            { return (*fakeCached)(f) }
 func (f *fake) newLeaf(*config) block.Leaf    { return nil }
 func (f *fake) durableFlag() bool             { return true }
+func (f *fake) elsewhere() bool               { return f.moved }
 func (f *fake) close() error                  { return nil }
 func (f *fake) punch(off, n int64) error      { return f.zeroRange(off, n) }
 func (f *fake) discard(off, n int64) error    { return f.zeroRange(off, n) }

@@ -51,8 +51,9 @@ type node struct {
 	tailFrom atomic.Int64
 	// tailMu is held shared by each write to the tail, and alone while the
 	// size changes. It is taken before limits.mu.
-	tailMu sync.RWMutex
-	looked atomic.Int64 // when lookAtSize last looked, in the environment's time
+	tailMu  sync.RWMutex
+	looked  atomic.Int64 // when lookAtSize last looked, in the environment's time
+	movedOn atomic.Bool  // the path leads elsewhere, which has been said
 
 	// noDsync: a durable write is a write and a flush here.
 	noDsync atomic.Bool

@@ -162,6 +162,18 @@ func (f *linuxFile) size() (int64, error) {
 	return st.Size, err
 }
 
+// elsewhere compares devices by their numbers: their nodes come and go.
+func (f *linuxFile) elsewhere() bool {
+	var ours, now unix.Stat_t
+	if unix.Fstat(f.fd, &ours) != nil || unix.Stat(f.path, &now) != nil {
+		return false // removed, which is no other file
+	}
+	if f.dev {
+		return now.Rdev != ours.Rdev
+	}
+	return now.Dev != ours.Dev || now.Ino != ours.Ino
+}
+
 // close gives everything back. Closing the first descriptor ends its locks.
 func (f *linuxFile) close() error {
 	f.linuxFacts.close()

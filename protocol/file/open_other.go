@@ -92,6 +92,7 @@ func (p *plainFile) size() (int64, error) {
 	}
 	return fi.Size(), nil
 }
+func (p *plainFile) elsewhere() bool       { return false }
 func (p *plainFile) setSize(n int64) error { return p.f.Truncate(n) }
 
 func (p *plainFile) zeroRange(off, n int64) error             { return block.ErrNotSupported }

@@ -167,8 +167,14 @@ func meets(l *block.Limits, size, off int64, v block.Vec, write bool) bool {
 	return n&int64(align-1) == 0 || off+n == size
 }
 
-// refresh asks again for the size and the limits, which others may have changed.
+// refresh asks again for the size and the limits, which others may have changed,
+// and looks where the path leads: what is mounted there, or was put in the place
+// of the file, is not what is open. It is no use to look more often: the open
+// file stays the one that it was, whatever happens to its path.
 func (n *node) refresh() error {
+	if away := n.sys.elsewhere(); away != n.movedOn.Swap(away) && away {
+		n.env.Log.Warn("the path leads to another file now (replaced, or another file system was mounted there): the disk goes on with the file that it has open; restart, or change a setting of the disk, to use the other", "file", n.cfg.path)
+	}
 	if err := n.refreshSize(); err != nil {
 		return err
 	}

@@ -412,3 +412,40 @@ func TestWritesToAFileThatWasCut(t *testing.T) {
 		}
 	}
 }
+
+// TestF4ThePathLeadsElsewhere: the file was replaced, or another file system is
+// mounted over its folder. A refresh says so, once; the open file is served.
+func TestF4ThePathLeadsElsewhere(t *testing.T) {
+	dir := tmpfsDir(t)
+	path := writeFile(t, dir, "a.img", make([]byte, 8192))
+	e := openEdge(t, path, "")
+	steps := []struct {
+		what  string
+		do    func() error
+		lines int
+	}{
+		{"nothing", func() error { return nil }, 0},
+		{"removed", func() error { return os.Rename(path, path+".old") }, 0},
+		{"replaced", func() error { return os.WriteFile(path, make([]byte, 4096), 0o600) }, 1},
+		{"still", func() error { return nil }, 1},
+		{"back", func() error { return os.Rename(path+".old", path) }, 1},
+		{"mounted over", func() error {
+			if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+				return err
+			}
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			return os.WriteFile(path, make([]byte, 4096), 0o600)
+		}, 2},
+	}
+	for _, s := range steps {
+		if err := errors.Join(s.do(), e.n.refresh()); err != nil {
+			t.Fatalf("%s: %v", s.what, err)
+		}
+		if n := strings.Count(e.log.text(), "the path leads to another file"); n != s.lines || e.Size() != 8192 {
+			t.Errorf("%s: said %d times, want %d; size %d", s.what, n, s.lines, e.Size())
+		}
+	}
+	if dev := openEdge(t, loopDevice(t, 1<<20, 512), ""); dev.n.sys.elsewhere() {
+		t.Error("a device is elsewhere though nothing happened")
+	}
+}

@@ -24,6 +24,8 @@ type system interface {
 	main() descriptor
 	cached() descriptor
 	size() (int64, error)
+	// elsewhere reports whether the path leads to another file by now.
+	elsewhere() bool
 	// sync makes all completed writes durable: fdatasync.
 	sync() error
 	// zeroRange makes a range read as zeroes and keeps its space; punch
