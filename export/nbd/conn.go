@@ -91,6 +91,7 @@ type reader struct {
 	inPlace bool // the request just read is served by the reader
 	placed  int  // bytes read so, to be sent
 	bigRead bool // payload is being received in place: keep other reads small
+	pipe    pipe // for what is sent from the page cache
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -220,6 +221,7 @@ func (c *conn) end() {
 	close(c.work)
 	c.cut()
 	c.helpers.Wait()
+	c.pipe.close()
 	c.q.Close()
 }
 

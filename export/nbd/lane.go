@@ -155,6 +155,9 @@ func (c *conn) issue(s *slot) {
 func (c *conn) runNow(s *slot) {
 	var err error
 	if s.op == block.OpRead {
+		if c.splice(s) {
+			return
+		}
 		err = c.readNow(s.req, int64(s.rq.Offset), s.vec)
 		c.placed += int(s.rq.Length)
 	} else {

@@ -34,6 +34,11 @@ type sock struct {
 	mapped  mapped
 	mappedF func(fd uintptr) bool
 
+	head     []byte // to go before what the pipe has
+	pipe     *pipe
+	pipeLeft int64
+	pipedFn  func(fd uintptr) bool
+
 	pendingFn func(fd uintptr)
 	npending  int
 }
@@ -54,7 +59,7 @@ func newSock(nc net.Conn) *sock {
 		return nil
 	}
 	s := &sock{nc: nc, rc: rc}
-	s.readFn, s.writeFn, s.mappedF, s.pendingFn = s.tryRead, s.tryWrite, s.tryMapped, s.askPending
+	s.readFn, s.writeFn, s.mappedF, s.pipedFn, s.pendingFn = s.tryRead, s.tryWrite, s.tryMapped, s.tryPiped, s.askPending
 	return s
 }
 

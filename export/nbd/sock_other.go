@@ -15,6 +15,13 @@ func (*sock) pending() int { return 0 }
 
 func (*sock) writeMapped(mapped) (mapped, error) { panic("nbd: no mapped writes on this system") }
 
+// pipe is used on Linux only.
+type pipe struct{}
+
+func (*pipe) close() {}
+
+func (*conn) splice(*slot) bool { return false }
+
 func peerName(nc net.Conn) string { return nc.RemoteAddr().String() }
 
 func keepSmall([]byte) {}

@@ -38,6 +38,10 @@ func (l *leaf) EngineFile() *engine.File {
 // an export does well to choose as well.
 func (l *leaf) EngineKind() engine.Kind { return l.m.engine.Kind() }
 
+// ReadFd is the descriptor for who moves bytes of the file by other calls than
+// reads: while a mapping is held, and for reading only.
+func (l *leaf) ReadFd() int { return l.m.file.Fd() }
+
 // newLeaf is the fast lane's way to the file.
 func (f *linuxFile) newLeaf(c *config) block.Leaf {
 	return &leaf{m: f.moves, always: c.sync && !c.noFlush, never: c.noFlush}
