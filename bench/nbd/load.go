@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/platter-storage/platter/bench/content"
+	"github.com/platter-storage/platter/bench/process"
 	"github.com/platter-storage/platter/bench/sample"
 	"github.com/platter-storage/platter/wire/nbd"
 )
@@ -39,7 +41,7 @@ type loader struct {
 	conn *blocking
 	w    workload
 	size int64
-	disk content // nil: any bytes are written, and those read are not looked at
+	disk content.Content // nil: any bytes are written, and those read are not looked at
 	rng  *rand.PCG
 	next int64
 
@@ -60,9 +62,6 @@ type loader struct {
 	done int64
 }
 
-// content fills b with what a disk holds at off.
-type content func(b []byte, off int64)
-
 // slot is a request that is in flight or about to be.
 type slot struct {
 	off  int64
@@ -72,8 +71,8 @@ type slot struct {
 
 // dial connects to a server and does the handshake, without chunks
 // and extensions: every server is to answer with simple replies.
-func dial(s *server, w workload, seed uint64, disk content) (*loader, error) {
-	conn, err := net.DialTimeout("unix", s.socket, dialTimeout)
+func dial(s *server, w workload, seed uint64, disk content.Content) (*loader, error) {
+	conn, err := net.DialTimeout("unix", s.Socket, dialTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +81,7 @@ func dial(s *server, w workload, seed uint64, disk content) (*loader, error) {
 	}
 	session, err := nbd.ClientHandshake(conn, nbd.ClientConfig{Export: s.export})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("handshake with %s: %w", s.name, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("handshake with %s: %w", s.Name, err), conn.Close())
 	}
 	wait, err := toBlocking(conn.(*net.UnixConn))
 	if err != nil {
@@ -98,14 +97,14 @@ func dial(s *server, w workload, seed uint64, disk content) (*loader, error) {
 		in:      make([]byte, readBuffer),
 		want:    make([]byte, readBuffer),
 	}
-	pattern(7)(l.payload, 0)
+	content.Pattern(7)(l.payload, 0)
 	if disk != nil && w.write {
 		for i := range l.slots {
 			l.slots[i].data = make([]byte, w.block)
 		}
 	}
 	if l.size < int64(w.block) {
-		return nil, errors.Join(fmt.Errorf("%s: the disk has %d bytes, fewer than one request of %d", s.name, l.size, w.block), wait.Close())
+		return nil, errors.Join(fmt.Errorf("%s: the disk has %d bytes, fewer than one request of %d", s.Name, l.size, w.block), wait.Close())
 	}
 	return l, nil
 }
@@ -116,7 +115,7 @@ func (l *loader) run(until time.Time, total int64) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if l.w.pinned {
-		undo, err := pinThread()
+		undo, err := process.PinThread()
 		if err != nil {
 			return err
 		}
@@ -302,7 +301,7 @@ type load struct {
 // fleet is the connections of one run.
 type fleet []*loader
 
-func dialAll(s *server, w workload, disk content) (fleet, error) {
+func dialAll(s *server, w workload, disk content.Content) (fleet, error) {
 	var f fleet
 	for i := range w.conns {
 		l, err := dial(s, w, uint64(i)+1, disk)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/platter-storage/platter/bench/content"
+	"github.com/platter-storage/platter/bench/process"
 	"github.com/platter-storage/platter/wire/nbd"
 )
 
@@ -59,7 +61,7 @@ func (m *memoryServer) listen(t *testing.T) *server {
 			})
 		}
 	})
-	return &server{name: "memory", socket: socket}
+	return &server{Process: &process.Process{Name: "memory", Socket: socket}}
 }
 
 func (m *memoryServer) serve(conn net.Conn) error {
@@ -110,11 +112,11 @@ const forLong = time.Minute
 func TestWritesArriveAndReadsAreChecked(t *testing.T) {
 	m := &memoryServer{disk: make([]byte, 4*mib)}
 	s := m.listen(t)
-	if err := once(s, workload{write: true, block: 64 * kib, depth: 4, conns: 1}, filled, forLong, 4*mib/(64*kib)); err != nil {
+	if err := once(s, workload{write: true, block: 64 * kib, depth: 4, conns: 1}, content.Filled, forLong, 4*mib/(64*kib)); err != nil {
 		t.Fatal(err)
 	}
 	want := make([]byte, len(m.disk))
-	filled(want, 0)
+	content.Filled(want, 0)
 	if !bytes.Equal(m.disk, want) {
 		t.Fatal("the disk does not hold what was written")
 	}
@@ -123,7 +125,7 @@ func TestWritesArriveAndReadsAreChecked(t *testing.T) {
 		{block: mib, depth: 4, conns: 1},
 		{random: true, block: 512, depth: 1, conns: 1},
 	} {
-		if err := once(s, w, filled, forLong, 200); err != nil {
+		if err := once(s, w, content.Filled, forLong, 200); err != nil {
 			t.Errorf("%+v: %v", w, err)
 		}
 	}
@@ -165,9 +167,9 @@ func TestEveryKindOfBadReplyIsAnError(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &memoryServer{disk: make([]byte, mib)}
-			filled(m.disk, 0)
+			content.Filled(m.disk, 0)
 			m.change = c.change
-			err := once(m.listen(t), workload{block: 4 * kib, depth: 4, conns: 1}, filled, forLong, 256)
+			err := once(m.listen(t), workload{block: 4 * kib, depth: 4, conns: 1}, content.Filled, forLong, 256)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
@@ -181,7 +183,7 @@ func TestDiskSmallerThanARequestIsRefused(t *testing.T) {
 	if _, err := dial(s, workload{block: 8 * kib, depth: 1, conns: 1}, 1, nil); err == nil {
 		t.Error("a disk smaller than one request was taken")
 	}
-	if err := once(s, workload{block: 4 * kib, depth: 2, conns: 1}, zeroes, forLong, 3); err != nil {
+	if err := once(s, workload{block: 4 * kib, depth: 2, conns: 1}, content.Zeroes, forLong, 3); err != nil {
 		t.Errorf("a disk of one request: %v", err)
 	}
 }

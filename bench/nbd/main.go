@@ -25,6 +25,9 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"github.com/platter-storage/platter/bench/compare"
+	"github.com/platter-storage/platter/bench/process"
 )
 
 func main() {
@@ -87,20 +90,21 @@ func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 	p.dir, p.shm, p.log = dir, shm, stderr
 	if o.json {
 		enc := json.NewEncoder(stdout)
-		return p.run(ctx, func(out outcome) { err = errors.Join(err, enc.Encode(out)) })
+		return p.run(ctx, func(out compare.Outcome) { err = errors.Join(err, enc.Encode(out)) })
 	}
 	printHead(stdout, p)
 	shown := ""
-	return p.run(ctx, func(out outcome) {
+	return p.run(ctx, func(out compare.Outcome) {
 		if out.Disk != shown {
 			shown = out.Disk
 			for _, d := range disks {
 				if d.name == shown {
-					printDisk(stdout, d, out.Cells)
+					fmt.Fprintf(stdout, "\ndisk %s: %s\n", d.name, d.about)
 				}
 			}
+			compare.PrintNotes(stdout, out.Cells)
 		}
-		out.print(stdout)
+		out.Print(stdout)
 	})
 }
 
@@ -121,7 +125,7 @@ func (o *options) plan(dir string) (*plan, error) {
 	}
 	for _, pr := range p.peers {
 		if pr.name == "platter" {
-			if err := buildPlatter(pr.binary); err != nil {
+			if err := process.BuildPlatter(pr.binary); err != nil {
 				return nil, err
 			}
 		} else if _, err := exec.LookPath(pr.binary); err != nil {
@@ -156,7 +160,7 @@ func printHead(w io.Writer, p *plan) {
 	fmt.Fprintf(w, "%d processors, %s, kernel %s, load before: %s\n", runtime.NumCPU(), runtime.GOARCH,
 		firstLine("/proc/sys/kernel/osrelease"), firstLine("/proc/loadavg"))
 	for _, pr := range p.peers {
-		fmt.Fprintf(w, "  %-12s %s\n", pr.name, tellVersion(pr.binary, pr.version))
+		fmt.Fprintf(w, "  %-12s %s\n", pr.name, process.TellVersion(pr.binary, pr.version))
 	}
 }
 

@@ -7,32 +7,10 @@ import (
 	"io"
 	"time"
 
-	"github.com/platter-storage/platter/bench/sample"
+	"github.com/platter-storage/platter/bench/compare"
+	"github.com/platter-storage/platter/bench/content"
+	"github.com/platter-storage/platter/bench/process"
 )
-
-// cell is what came of one row on one server, a value for each round.
-type cell struct {
-	Server string        `json:"server"`
-	Note   string        `json:"note,omitempty"`
-	Rate   sample.Rounds `json:"rate"`   // requests a second
-	CPU    sample.Rounds `json:"cpu_us"` // of the server, in microseconds a request
-	P50    sample.Rounds `json:"p50_us,omitempty"`
-	P99    sample.Rounds `json:"p99_us,omitempty"`
-	// Again: the second instance of the first server, which shows the noise.
-	Again bool `json:"again,omitempty"`
-	// Unlike: it does not do what the disk's name says (see Note), and is
-	// not compared with.
-	Unlike bool `json:"unlike,omitempty"`
-}
-
-// outcome is one line of the table for all servers.
-type outcome struct {
-	Disk  string `json:"disk"`
-	Row   string `json:"row"`
-	About string `json:"about"`
-	Block int    `json:"block"` // bytes a request
-	Cells []cell `json:"cells"`
-}
 
 // plan is what to measure, and how.
 type plan struct {
@@ -49,7 +27,7 @@ type plan struct {
 }
 
 // run measures every row on every disk; show gets each as it is complete.
-func (p *plan) run(ctx context.Context, show func(outcome)) error {
+func (p *plan) run(ctx context.Context, show func(compare.Outcome)) error {
 	for _, d := range p.disks {
 		if err := p.runDisk(ctx, d, show); err != nil {
 			return err
@@ -60,12 +38,12 @@ func (p *plan) run(ctx context.Context, show func(outcome)) error {
 
 // runDisk starts all servers of a disk, the first of them twice, and runs the
 // rows on them, a round at a time, in turns.
-func (p *plan) runDisk(ctx context.Context, d disk, show func(outcome)) (err error) {
+func (p *plan) runDisk(ctx context.Context, d disk, show func(compare.Outcome)) (err error) {
 	var servers []*server
 	var places []*place
 	defer func() {
 		for _, s := range servers {
-			err = errors.Join(err, s.end())
+			err = errors.Join(err, s.End())
 		}
 		for _, at := range places {
 			err = errors.Join(err, at.remove())
@@ -116,16 +94,16 @@ func (p *plan) runDisk(ctx context.Context, d disk, show func(outcome)) (err err
 	return nil
 }
 
-func (p *plan) runRow(ctx context.Context, d disk, r row, servers []*server) (outcome, error) {
-	out := outcome{Disk: d.name, Row: r.name, About: r.about, Block: r.unit(), Cells: make([]cell, len(servers))}
+func (p *plan) runRow(ctx context.Context, d disk, r row, servers []*server) (compare.Outcome, error) {
+	out := compare.Outcome{Disk: d.name, Row: r.name, About: r.about, Block: r.unit(), Cells: make([]compare.Cell, len(servers))}
 	for i, s := range servers {
-		out.Cells[i] = cell{Server: s.name, Note: s.note, Unlike: s.unlike, Again: i == len(servers)-1}
+		out.Cells[i] = compare.Cell{Server: s.Name, Note: s.note, Unlike: s.unlike, Again: i == len(servers)-1}
 		if r.tool != ownClient {
 			continue
 		}
 		// Not counted: caches and heaps grow to what the row needs.
 		if _, _, err := p.one(d, r, s, p.seconds/4); err != nil {
-			return out, fmt.Errorf("%s %s on %s: %w", d.name, r.name, s.name, err)
+			return out, fmt.Errorf("%s %s on %s: %w", d.name, r.name, s.Name, err)
 		}
 	}
 	for round := range p.rounds {
@@ -136,21 +114,12 @@ func (p *plan) runRow(ctx context.Context, d disk, r row, servers []*server) (ou
 			}
 			l, cpu, err := p.one(d, r, s, p.seconds)
 			if err != nil {
-				return out, fmt.Errorf("%s %s on %s: %w", d.name, r.name, s.name, err)
+				return out, fmt.Errorf("%s %s on %s: %w", d.name, r.name, s.Name, err)
 			}
-			out.Cells[i].add(l, cpu)
+			out.Cells[i].Add(l.ops, l.took, cpu, &l.lat)
 		}
 	}
 	return out, nil
-}
-
-func (c *cell) add(l load, cpu time.Duration) {
-	c.Rate = append(c.Rate, float64(l.ops)/l.took.Seconds())
-	c.CPU = append(c.CPU, float64(cpu.Microseconds())/float64(max(l.ops, 1)))
-	if p50 := l.lat.Percentile(50); p50 > 0 {
-		c.P50 = append(c.P50, float64(p50.Nanoseconds())/1000)
-		c.P99 = append(c.P99, float64(l.lat.Percentile(99).Nanoseconds())/1000)
-	}
 }
 
 // one is one run of a row on a server, and the processor time it cost there.
@@ -171,13 +140,13 @@ func (p *plan) one(d disk, r row, s *server, seconds float64) (load, time.Durati
 		client = func() (load, error) { return f.run(length, 0) }
 	}
 	if r.load.pinned {
-		undo, err := pin(s.pid)
+		undo, err := process.Pin(s.Pid)
 		if err != nil {
 			return load{}, 0, err
 		}
 		defer undo() // a server that is gone is reported below
 	}
-	before, err := s.cpu()
+	before, err := s.CPU()
 	if err != nil {
 		return load{}, 0, err
 	}
@@ -185,18 +154,18 @@ func (p *plan) one(d disk, r row, s *server, seconds float64) (load, time.Durati
 	if err != nil {
 		return load{}, 0, err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	return l, after - before, err
 }
 
-func (p *plan) contentOf(d disk) content {
+func (p *plan) contentOf(d disk) content.Content {
 	switch {
 	case !p.verify:
 		return nil
 	case d.content:
-		return filled
+		return content.Filled
 	}
-	return zeroes
+	return content.Zeroes
 }
 
 // unit is the number of bytes that counts as one request.

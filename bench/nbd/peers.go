@@ -3,9 +3,10 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/platter-storage/platter/bench/content"
 )
 
 // peer is a program that serves disks.
@@ -32,14 +33,14 @@ func (p *place) socket() string { return filepath.Join(p.dir, "socket") }
 func (p *place) file(cached bool) (string, error) {
 	p.filled = true
 	name := filepath.Join(p.dir, "disk.img")
-	return name, makeFile(name, p.size, cached)
+	return name, content.File(name, p.size, cached)
 }
 
 // memory makes the disk's file on tmpfs.
 func (p *place) memory() (string, error) {
 	p.filled = true
 	name := filepath.Join(p.shm, "disk.img")
-	return name, makeFile(name, p.size, true)
+	return name, content.File(name, p.size, true)
 }
 
 // peers are all servers; other is a second build of platter, or "".
@@ -158,24 +159,4 @@ func serveNBDServer(d disk, at *place) (command, string, bool, error) {
 	}
 	pidFile := filepath.Join(at.dir, "pid")
 	return command{args: []string{"nbd-server", "-C", config, "-p", pidFile}, socket: at.socket(), export: "disk", pidFile: pidFile, unlike: unlike}, note, true, nil
-}
-
-// tellVersion is the first line of what a program says of its version.
-func tellVersion(binary string, args []string) string {
-	out, err := exec.Command(binary, args...).CombinedOutput()
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	if err != nil && line == "" {
-		return err.Error()
-	}
-	return line
-}
-
-// buildPlatter builds the program from the tree that the benchmark runs in.
-func buildPlatter(binary string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/platter")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building platter (run this from the repository, or leave it out with -peers): %w\n%s", err, out)
-	}
-	return nil
 }

@@ -7,39 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/platter-storage/platter/bench/content"
 )
-
-// filled is the content of disks that hold any.
-var filled = pattern(0)
-
-// makeFile writes a file of size bytes of the pattern, in full, to storage.
-// Unless it is to be cached, its pages leave the page cache.
-func makeFile(name string, size int64, cached bool) (err error) {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	b := make([]byte, mib)
-	for off := int64(0); off < size; off += int64(len(b)) {
-		b = b[:min(int64(len(b)), size-off)]
-		filled(b, off)
-		if _, err := f.WriteAt(b, off); err != nil {
-			return err
-		}
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if cached {
-		return nil
-	}
-	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return fmt.Errorf("%s: dropping its pages from the cache: %w", name, err)
-	}
-	return nil
-}
 
 // serveDisk starts a server with its disk, brings the disk to its content and
 // checks that the server serves it.
@@ -53,7 +22,7 @@ func serveDisk(p peer, name string, d disk, at *place) (*server, error) {
 		return nil, err
 	}
 	if err := bring(s, d, at); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s, disk %s: %w", name, d.name, err), s.end())
+		return nil, errors.Join(fmt.Errorf("%s, disk %s: %w", name, d.name, err), s.End())
 	}
 	return s, nil
 }
@@ -64,17 +33,17 @@ func bring(s *server, d disk, at *place) error {
 	const forLong = 10 * time.Minute
 	some := workload{random: true, block: 4 * kib, depth: 16, conns: 1}
 	if !d.content {
-		return once(s, some, zeroes, forLong, 256)
+		return once(s, some, content.Zeroes, forLong, 256)
 	}
 	if !at.filled {
-		if err := once(s, workload{write: true, block: mib, depth: 4, conns: 1}, filled, forLong, at.size/mib); err != nil {
+		if err := once(s, workload{write: true, block: mib, depth: 4, conns: 1}, content.Filled, forLong, at.size/mib); err != nil {
 			return fmt.Errorf("filling it: %w", err)
 		}
 	}
-	if err := once(s, some, filled, forLong, 1024); err != nil {
+	if err := once(s, some, content.Filled, forLong, 1024); err != nil {
 		return err
 	}
-	for _, c := range []content{pattern(1), filled} {
+	for _, c := range []content.Content{content.Pattern(1), content.Filled} {
 		for _, write := range []bool{true, false} {
 			few := workload{write: write, block: 64 * kib, depth: 8, conns: 1}
 			if err := once(s, few, c, forLong, 32); err != nil {
@@ -86,7 +55,7 @@ func bring(s *server, d disk, at *place) error {
 }
 
 // once runs a workload of total requests a connection.
-func once(s *server, w workload, c content, d time.Duration, total int64) error {
+func once(s *server, w workload, c content.Content, d time.Duration, total int64) error {
 	f, err := dialAll(s, w, c)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"errors"
@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinned is the processor that client and server share in rows that are pinned.
+// Pinned is the processor that client and server share in rows that are pinned.
 // Where one of them wakes the other on an idle processor the wake-up of a
 // virtual processor (tens of microseconds here) is most of what depth 1 shows,
 // and whether that happens is the scheduler's mood.
-const pinned = 0
+const Pinned = 0
 
-// pin binds every thread of process pid to one processor, until undo is called.
+// Pin binds every thread of process pid to one processor, until undo is called.
 // Threads that are made meanwhile inherit it, and lose it as well.
-func pin(pid int) (undo func() error, err error) {
+func Pin(pid int) (undo func() error, err error) {
 	var was, one unix.CPUSet
 	if err := unix.SchedGetaffinity(pid, &was); err != nil {
 		return nil, fmt.Errorf("processors of process %d: %w", pid, err)
 	}
-	one.Set(pinned)
+	one.Set(Pinned)
 	if err := bind(pid, &one); err != nil {
 		return nil, errors.Join(err, bind(pid, &was))
 	}
@@ -52,14 +52,14 @@ func bind(pid int, set *unix.CPUSet) error {
 	return nil
 }
 
-// pinThread binds the calling thread, which its goroutine has locked, until undo
+// PinThread binds the calling thread, which its goroutine has locked, until undo
 // is called.
-func pinThread() (undo func(), err error) {
+func PinThread() (undo func(), err error) {
 	var was, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &was); err != nil {
 		return nil, fmt.Errorf("the client's processors: %w", err)
 	}
-	one.Set(pinned)
+	one.Set(Pinned)
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return nil, fmt.Errorf("binding the client: %w", err)
 	}

@@ -1,32 +1,76 @@
-package main
+// Package compare has the table that benchmarks print: what each server made of
+// each row, side by side, and how ours stands against the best of the others.
+package compare
 
 import (
 	"fmt"
 	"io"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/platter-storage/platter/bench/sample"
 )
 
-const tableHead = "row        server              rate (low–high)               CPU/request     p50     p99   against the best peer"
+// Cell is what came of one row on one server, a value for each round.
+type Cell struct {
+	Server string        `json:"server"`
+	Note   string        `json:"note,omitempty"`
+	Rate   sample.Rounds `json:"rate"`   // requests a second
+	CPU    sample.Rounds `json:"cpu_us"` // of the server, in microseconds a request
+	P50    sample.Rounds `json:"p50_us,omitempty"`
+	P99    sample.Rounds `json:"p99_us,omitempty"`
+	// Again: the second instance of the first server, which shows the noise.
+	Again bool `json:"again,omitempty"`
+	// Unlike: it does not do what the disk's name says (see Note), and is
+	// not compared with.
+	Unlike bool `json:"unlike,omitempty"`
+}
 
-// printDisk begins a disk's part of the table: what each server does for it,
-// where that needs saying.
-func printDisk(w io.Writer, d disk, cells []cell) {
-	fmt.Fprintf(w, "\ndisk %s: %s\n", d.name, d.about)
+// Add adds a round: ops requests that took so long and cost the server cpu. lat
+// may be nil.
+func (c *Cell) Add(ops int64, took, cpu time.Duration, lat *sample.Latency) {
+	c.Rate = append(c.Rate, float64(ops)/took.Seconds())
+	c.CPU = append(c.CPU, float64(cpu.Microseconds())/float64(max(ops, 1)))
+	if lat == nil {
+		return
+	}
+	if p50 := lat.Percentile(50); p50 > 0 {
+		c.P50 = append(c.P50, float64(p50.Nanoseconds())/1000)
+		c.P99 = append(c.P99, float64(lat.Percentile(99).Nanoseconds())/1000)
+	}
+}
+
+// Outcome is one line of the table for all servers.
+type Outcome struct {
+	Disk  string `json:"disk"`
+	Row   string `json:"row"`
+	About string `json:"about"`
+	Block int    `json:"block"` // bytes a request
+	Cells []Cell `json:"cells"`
+}
+
+// Head is the line above the rows.
+const Head = "row        server              rate (low–high)               CPU/request     p50     p99   against the best peer"
+
+// PrintNotes says what each server does for a disk, where that needs saying, and
+// begins a part of the table.
+func PrintNotes(w io.Writer, cells []Cell) {
 	for _, c := range cells {
 		if c.Note != "" && !c.Again {
 			fmt.Fprintf(w, "  %-12s %s\n", c.Server, c.Note)
 		}
 	}
-	fmt.Fprintln(w, tableHead)
+	fmt.Fprintln(w, Head)
 }
 
-// print writes one row, a line each server. Ours, which is the first server if
+// small is the length in bytes below which requests are counted, and not bytes.
+const small = 64 << 10
+
+// Print writes one row, a line each server. Ours, which is the first server if
 // it is platter, says how it stands against the best of the others; the second
 // instance of it says how far two equal things lie apart.
-func (o outcome) print(w io.Writer) {
+func (o Outcome) Print(w io.Writer) {
 	verdicts := o.verdicts()
 	for i, c := range o.Cells {
 		name := ""
@@ -41,7 +85,7 @@ func (o outcome) print(w io.Writer) {
 }
 
 // verdicts says something of each cell.
-func (o outcome) verdicts() []string {
+func (o Outcome) verdicts() []string {
 	out := make([]string, len(o.Cells))
 	ours := o.Cells[0]
 	again := o.Cells[len(o.Cells)-1]
@@ -86,7 +130,7 @@ func word(behind bool, by, gap float64) string {
 
 // best finds the other server with the highest rate, and the one with the
 // least processor time a request; -1 if there is no other.
-func (o outcome) best(ours string) (fastest, leanest int) {
+func (o Outcome) best(ours string) (fastest, leanest int) {
 	fastest, leanest = -1, -1
 	for i, c := range o.Cells {
 		if (ours == "platter" && i == 0) || c.Again || c.Unlike {
@@ -104,18 +148,18 @@ func (o outcome) best(ours string) (fastest, leanest int) {
 
 // rate is a rate in the row's unit: thousands of requests a second for small
 // ones, otherwise MiB a second.
-func (o outcome) rate(perSecond float64) string {
-	if o.Block < 64*kib {
+func (o Outcome) rate(perSecond float64) string {
+	if o.Block < small {
 		return o.number(perSecond) + "k/s"
 	}
 	return o.number(perSecond) + " MiB/s"
 }
 
-func (o outcome) number(perSecond float64) string {
-	if o.Block < 64*kib {
+func (o Outcome) number(perSecond float64) string {
+	if o.Block < small {
 		return fmt.Sprintf("%.1f", perSecond/1000)
 	}
-	return fmt.Sprintf("%.0f", perSecond*float64(o.Block)/mib)
+	return fmt.Sprintf("%.0f", perSecond*float64(o.Block)/(1<<20))
 }
 
 func pad(low, high string) string {
