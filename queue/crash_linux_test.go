@@ -119,6 +119,8 @@ func crashAt(t *testing.T, features uint64, n int) (died bool) {
 		}
 		take(id)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for k := range crashRequests {
 		if runs := d.runs[k].Load(); runs < 1 || runs > 2 || d.data[k*512] != byte(k+1) {
 			t.Errorf("step %d: request %d was done %d times, content %d", n, k, runs, d.data[k*512])

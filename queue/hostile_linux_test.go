@@ -412,6 +412,8 @@ func TestLimiterHoldsBack(t *testing.T) {
 	for range 10 {
 		g.await()
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for i, n := range m.sizes {
 		if n != int64(512*(i+1)) {
 			t.Errorf("the limiter saw %v", m.sizes)

@@ -267,7 +267,10 @@ func disks(t testing.TB) map[string]string {
 
 func TestRandomOperations(t *testing.T) {
 	n := 400
-	if soaking() {
+	switch {
+	case raced:
+		n = 150
+	case soaking():
 		n = 20_000
 	}
 	depths := []int{1, 7, 32, 128}

@@ -181,7 +181,10 @@ func mallocs() uint64 {
 // own) is a handful, not one for each request.
 func TestB1NoAllocation(t *testing.T) {
 	n := 3000
-	if soaking() {
+	switch {
+	case raced:
+		n = 300
+	case soaking():
 		n = 1_000_000
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection allocates, too
