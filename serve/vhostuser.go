@@ -184,12 +184,12 @@ func (d *Daemon) warnUnlocked(dk *disk) {
 	if len(dk.cfg.VhostUsers) == 0 || dk.inst.Info().ReadOnly {
 		return
 	}
-	desc, err := describe(&dk.cfg)
-	if err != nil {
-		return
-	}
-	if vals, err := desc.Values(); err == nil && bottom(vals)["locking"] == "off" {
-		d.log.Warn("the disk is not locked (locking=off): if this process is killed and started again, a late write of the old process may come after a guest's newer one", "disk", dk.cfg.Name)
+	for _, in := range d.graph.Below(dk.inst.Name()) {
+		for _, s := range describeNode(in.Info()).Explain {
+			if strings.HasPrefix(s, "not locked") {
+				d.log.Warn("the disk has no lock: if this process is killed and started again, a late write of the old process may come after a guest's newer one", "disk", dk.cfg.Name, "why", s)
+			}
+		}
 	}
 }
 

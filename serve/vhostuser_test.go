@@ -161,3 +161,45 @@ func TestVhostUserLines(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 }
+
+// A front end that leaves is a client that leaves.
+func TestVhostUserOnce(t *testing.T) {
+	b := serving(t, "once: on\ndisks:\n  - {name: a, path: 'mem:1M', vhost-user: DIR/v}\n")
+	f, _ := b.frontEnd("v")
+	c, err := b.dial("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	select {
+	case <-b.d.LastLeft():
+		t.Fatal("the end, though an NBD client is there")
+	case <-time.After(50 * time.Millisecond):
+	}
+	c.Close()
+	select {
+	case <-b.d.LastLeft():
+	case <-time.After(30 * time.Second):
+		t.Fatal("no end, though all have left")
+	}
+}
+
+// Without a lock nothing shows that the writes of a process that died have
+// ended.
+func TestVhostUserWithoutALock(t *testing.T) {
+	dir := short(t)
+	for _, c := range []struct {
+		more string
+		want bool
+	}{{"locking: off", true}, {"locking: off, read-only: on", false}, {"locking: on", false}} {
+		t.Run(c.more, func(t *testing.T) {
+			if err := os.WriteFile(dir+"/disk", make([]byte, 1<<20), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b := serving(t, "disks:\n  - {name: a, path: "+dir+"/disk, vhost-user: DIR/v, "+c.more+"}\n")
+			if got := strings.Contains(b.log.String(), "a late write of the old process"); got != c.want {
+				t.Errorf("warned %v, want %v\n%s", got, c.want, b.log.String())
+			}
+		})
+	}
+}

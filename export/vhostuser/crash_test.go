@@ -206,6 +206,7 @@ func killStorm(t *testing.T, features uint64, cache string, rounds int) {
 	m.realize(r)
 	m.driverOK()
 	s := &storm{m: m, rng: rand.New(rand.NewPCG(seed, uint64(rounds))), block: map[[2]int]int{}}
+	var waited, resumed int
 	for round := range rounds {
 		for until := s.done + 50 + s.rng.IntN(1500); s.done < until; {
 			before := s.done
@@ -215,6 +216,8 @@ func killStorm(t *testing.T, features uint64, cache string, rounds int) {
 			}
 		}
 		srv.kill()
+		waited += strings.Count(srv.log.String(), "waited until the kernel had finished")
+		resumed += strings.Count(srv.log.String(), "were in flight when the former process ended")
 		m.Close()
 		s.reap() // what was published before the end
 		s.offer()
@@ -238,5 +241,8 @@ func killStorm(t *testing.T, features uint64, cache string, rounds int) {
 	if log := srv.log.String(); strings.Contains(log, "level=ERROR") || strings.Contains(log, "refused") {
 		t.Errorf("log:\n%s", log)
 	}
-	t.Logf("%d rounds, seed %d: %d requests ended, each once", rounds, seed, s.done)
+	if resumed += strings.Count(srv.log.String(), "were in flight when the former process ended"); resumed == 0 {
+		t.Error("no queue had anything in flight when the server died: the test shows nothing")
+	}
+	t.Logf("%d rounds, seed %d: %d requests ended, each once; %d queues had some in flight, %d starts waited for the kernel", rounds, seed, s.done, resumed, waited)
 }
