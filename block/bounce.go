@@ -14,8 +14,12 @@ func (l *Limits) bounceLen(align uint32) int64 {
 
 // buffer gives n bytes of our own, aligned to OptMem: a buffer of a power of
 // two is at a multiple of it.
-func (f *frame) buffer(n int64, l *Limits) []byte {
-	return f.rq.Buffer(int(max(n, int64(l.OptMem))))[:n]
+func (f *frame) buffer(n int64, l *Limits) ([]byte, error) {
+	b, err := f.rq.Buffer(int(max(n, int64(l.OptMem))))
+	if err != nil {
+		return nil, err
+	}
+	return b[:n], nil
 }
 
 // one makes the vector of a single buffer, in the frame's reused memory.
@@ -29,7 +33,10 @@ func (f *frame) one(b []byte) Vec {
 // piece is not copied.
 func (c *Child) readLinear(f *frame, s span, v Vec, at int64, l *Limits) error {
 	chunk := min(l.bounceLen(l.ReadAlign), s.aEnd-s.aOff)
-	buf := f.buffer(chunk, l)
+	buf, err := f.buffer(chunk, l)
+	if err != nil {
+		return err
+	}
 	defer f.rq.Release(buf)
 	for pos := s.aOff; pos < s.aEnd; pos += chunk {
 		b := buf[:min(chunk, s.aEnd-pos)]
@@ -45,7 +52,10 @@ func (c *Child) readLinear(f *frame, s span, v Vec, at int64, l *Limits) error {
 // writeLinear writes the aligned request s, whose data begins at byte at of v,
 // through a bounce buffer.
 func (c *Child) writeLinear(f *frame, s span, v Vec, at int64, fl Flags, l *Limits) error {
-	buf := f.buffer(min(l.bounceLen(l.WriteAlign), s.end-s.off), l)
+	buf, err := f.buffer(min(l.bounceLen(l.WriteAlign), s.end-s.off), l)
+	if err != nil {
+		return err
+	}
 	defer f.rq.Release(buf)
 	return c.writeThrough(f, s, v, at, buf, fl)
 }
@@ -67,7 +77,10 @@ func (c *Child) writeThrough(f *frame, s span, v Vec, at int64, buf []byte, fl F
 // does not cover them, its data goes between, and one write follows. If a read
 // fails nothing is written.
 func (c *Child) modifyOnce(f *frame, s span, v Vec, fl Flags, l *Limits) error {
-	buf := f.buffer(s.aEnd-s.aOff, l)
+	buf, err := f.buffer(s.aEnd-s.aOff, l)
+	if err != nil {
+		return err
+	}
 	defer f.rq.Release(buf)
 	if err := c.readEnds(f, s, buf, l); err != nil {
 		return err
@@ -135,7 +148,10 @@ func (c *Child) readBothEnds(f *frame, s span, buf []byte, l *Limits) (e ends, e
 func (c *Child) modifyEnds(f *frame, s span, v Vec, fl Flags, l *Limits) error {
 	a := l.blockLen()
 	chunk := min(l.bounceLen(uint32(a)), (bufpool.MaxBuf-2*a)&^(a-1))
-	buf := f.buffer(2*a+chunk, l)
+	buf, err := f.buffer(2*a+chunk, l)
+	if err != nil {
+		return err
+	}
 	defer f.rq.Release(buf)
 	e, err := c.readBothEnds(f, s, buf, l)
 	if err != nil {

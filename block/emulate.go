@@ -23,7 +23,9 @@ func (c *Child) wantsFlush(op Op, fl Flags) (bool, error) {
 func (c *Child) Flush(rq *Req) error {
 	f := rq.push()
 	// An empty range below every real one: a flush meets drains only.
-	c.enter(f, -2, -1, false)
+	if err := c.enter(f, -2, -1, false); err != nil {
+		return c.fail(rq, OpFlush, 0, 0, err)
+	}
 	defer c.leave(f)
 	if err := c.in.flush(rq); err != nil {
 		return c.fail(rq, OpFlush, 0, 0, err)
@@ -42,7 +44,9 @@ func (c *Child) Discard(rq *Req, off, n int64) error {
 		return nil
 	}
 	f := rq.push()
-	c.enter(f, off, off+n, false)
+	if err := c.enter(f, off, off+n, false); err != nil {
+		return c.fail(rq, OpDiscard, off, n, err)
+	}
 	defer c.leave(f)
 	// It is a hint: what limits that just changed refuse is not worth a
 	// second try.
@@ -95,7 +99,10 @@ func (c *Child) zero(f *frame, s span, fl Flags, l *Limits) error {
 		return ErrNotSupported
 	}
 	f.rq.Took(PathPadded | PathRMW)
-	buf := f.buffer(2*l.blockLen(), l)
+	buf, err := f.buffer(2*l.blockLen(), l)
+	if err != nil {
+		return err
+	}
 	defer f.rq.Release(buf)
 	e, err := c.readBothEnds(f, s, buf, l)
 	if err != nil {
@@ -208,7 +215,9 @@ func (c *Child) BlockStatus(rq *Req, off, n int64) (Extent, error) {
 		return Extent{}, c.fail(rq, OpStatus, off, n, errRange(size))
 	}
 	f := rq.push()
-	c.enter(f, off, off+min(n, size-off), false)
+	if err := c.enter(f, off, off+min(n, size-off), false); err != nil {
+		return Extent{}, c.fail(rq, OpStatus, off, n, err)
+	}
 	defer c.leave(f)
 	e, err := c.status(rq, off, n)
 	if err != nil {
@@ -249,7 +258,9 @@ func (c *Child) Truncate(rq *Req, size int64, pre Prealloc) error {
 		return c.fail(rq, OpTruncate, 0, size, err)
 	}
 	f := rq.push()
-	c.enter(f, -2, everything, true)
+	if err := c.enter(f, -2, everything, true); err != nil {
+		return c.fail(rq, OpTruncate, 0, size, err)
+	}
 	defer c.leave(f)
 	if err := c.node.Truncate(rq, size, pre); err != nil {
 		return c.fail(rq, OpTruncate, 0, size, err)

@@ -58,6 +58,23 @@ var (
 	errOvertaken = errors.New("overtaken by a change of size or limits")
 )
 
+// givenUp is the error of a request whose context ended while it waited, before
+// what it waited for was done.
+type givenUp struct{ err error }
+
+func (e *givenUp) Error() string { return "given up while it waited: " + e.err.Error() }
+
+// Unwrap gives the context's error, and an errno.
+func (e *givenUp) Unwrap() []error { return []error{e.err, syscall.ECANCELED} }
+
+// wasGivenUp reports whether an operation did not happen because its request's
+// context ended first. A node that gives up what it has begun says so by an
+// errno.
+func wasGivenUp(err error) bool {
+	var g *givenUp
+	return errors.As(err, &g)
+}
+
 func errRange(size int64) error {
 	return Errorf(syscall.EINVAL, "the range is negative or beyond the end; the size is %d bytes", size)
 }

@@ -18,7 +18,7 @@ func poison(t testing.TB, c *bt.Client) {
 	must(t, c.Do(block.OpWrite, func(rq *block.Req) error {
 		var bufs [][]byte
 		for range 8 {
-			b := rq.Buffer(1 << 20)
+			b := buffer(t, rq, 1<<20)
 			for i := range b {
 				b[i] = 0xEE
 			}

@@ -2,6 +2,7 @@ package block
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -30,7 +31,10 @@ func (in *Instance) flush(rq *Req) error {
 	for fs.running {
 		fs.waiting = append(fs.waiting, rq)
 		fs.mu.Unlock()
-		rq.wait()
+		if err := rq.wait(); err != nil {
+			fs.unwait(rq)
+			return err
+		}
 		fs.mu.Lock()
 		if fs.ended() >= need {
 			err := fs.err
@@ -49,9 +53,12 @@ func (in *Instance) flush(rq *Req) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	fs.running = false
-	if err == nil {
+	switch {
+	case err == nil:
 		fs.good = number
-	} else {
+	case wasGivenUp(err):
+		fs.last-- // it was not run: one of those who wait for it does
+	default:
 		fs.err = lasting(err)
 	}
 	fs.wakeAll()
@@ -76,6 +83,13 @@ func (fs *flushes) ended() uint64 {
 	return fs.last
 }
 
+// unwait takes rq off those who are woken.
+func (fs *flushes) unwait(rq *Req) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.waiting = slices.DeleteFunc(fs.waiting, func(w *Req) bool { return w == rq })
+}
+
 func (fs *flushes) wakeAll() {
 	for i, rq := range fs.waiting {
 		rq.wake()
@@ -92,7 +106,7 @@ func (in *Instance) flushNode(rq *Req) error {
 		return errFlushLost
 	}
 	err := in.node.Flush(rq)
-	if err != nil && !IsNotSupported(err) && !in.harmless(Errno(err)) {
+	if err != nil && !IsNotSupported(err) && !wasGivenUp(err) && !in.harmless(Errno(err)) {
 		in.loseFlush(err)
 	}
 	return err
@@ -109,7 +123,7 @@ func (in *Instance) loseFlush(err error) {
 // in the device, so no later flush may succeed.
 func (in *Instance) durableFailed(err error) {
 	e := Errno(err)
-	if IsNotSupported(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || in.harmless(e) {
+	if IsNotSupported(err) || wasGivenUp(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || in.harmless(e) {
 		return
 	}
 	in.loseFlush(err)

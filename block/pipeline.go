@@ -89,7 +89,9 @@ func (c *Child) readTracked(rq *Req, off, n int64, v Vec, serialising bool) erro
 
 func (c *Child) readOnce(rq *Req, off, n int64, v Vec, serialising bool) error {
 	f := rq.push()
-	c.enter(f, off, off+n, serialising)
+	if err := c.enter(f, off, off+n, serialising); err != nil {
+		return err
+	}
 	defer c.leave(f)
 	return c.read(f, off, n, v)
 }
@@ -126,7 +128,9 @@ func (c *Child) changeOnce(rq *Req, op Op, off, n int64, v Vec, fl Flags) error 
 		s = spanOf(off, off+n, size, uint32(l.blockLen()))
 	}
 	f := rq.push()
-	c.enter(f, s.aOff, s.aEnd, fl&Serialising != 0 || !s.aligned())
+	if err := c.enter(f, s.aOff, s.aEnd, fl&Serialising != 0 || !s.aligned()); err != nil {
+		return err
+	}
 	defer c.leave(f)
 	if c.info.Limits() != l || c.info.Size() != size {
 		return errOvertaken
@@ -155,18 +159,22 @@ func (c *Child) change(f *frame, op Op, s span, v Vec, fl Flags, l *Limits) erro
 }
 
 // enter counts the request in flight at the node; a serialising one is then
-// alone in its range.
-func (c *Child) enter(f *frame, off, end int64, serialising bool) {
+// alone in its range. Where its context ends first the edge is left again.
+func (c *Child) enter(f *frame, off, end int64, serialising bool) (err error) {
 	f.barrier = serialising
 	waited := false
 	if serialising {
-		waited = c.in.track.enterBarrier(f, off, end)
+		waited, err = c.in.track.enterBarrier(f, off, end)
 	} else {
-		waited = c.in.track.enter(f, off, end)
+		waited, err = c.in.track.enter(f, off, end)
 	}
 	if waited {
 		f.rq.Took(PathSerialised)
 	}
+	if err != nil {
+		f.rq.pop()
+	}
+	return err
 }
 
 // leave is deferred, and so is what gives buffers back: memory of a guest may

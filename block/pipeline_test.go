@@ -305,7 +305,7 @@ func TestA9LargeRequestsSplitEvenly(t *testing.T) {
 	l.MaxTransfer = 256 << 10
 	e, c := emulate(t, bt.EmulatorConfig{Limits: l, Size: 4 << 20})
 	must(t, c.Do(block.OpWrite, func(rq *block.Req) error {
-		buf := rq.Buffer(1 << 20)
+		buf := buffer(t, rq, 1<<20)
 		defer rq.Release(buf)
 		bt.Pattern(buf, 1)
 		return c.Child.Pwritev(rq, 0, block.Vec{buf}, 0)

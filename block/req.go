@@ -63,7 +63,8 @@ func (rq *Req) Context() context.Context {
 	return rq.ctx
 }
 
-// SetContext bounds the request's waiting; nodes that wait look at it.
+// SetContext bounds the request's waiting: for other requests, for a buffer, and
+// in nodes that wait. What has been handed to the storage is not taken back.
 func (rq *Req) SetContext(ctx context.Context) { rq.ctx = ctx }
 
 // Queue is where the request comes from.
@@ -85,8 +86,21 @@ func (rq *Req) push() *frame {
 // pop leaves the edge.
 func (rq *Req) pop() { rq.depth-- }
 
-// wait parks until wake. It may return early: callers look again.
-func (rq *Req) wait() { <-rq.park }
+// wait parks until wake, or until the request's context ends. It may return
+// early: callers look again. After an error they take themselves off the list
+// of who is to be woken.
+func (rq *Req) wait() error {
+	if rq.ctx == nil {
+		<-rq.park
+		return nil
+	}
+	select {
+	case <-rq.park:
+		return nil
+	case <-rq.ctx.Done():
+		return &givenUp{rq.ctx.Err()}
+	}
+}
 
 // wake ends one wait, now or the next. Any goroutine may call it.
 func (rq *Req) wake() {
@@ -97,7 +111,7 @@ func (rq *Req) wake() {
 }
 
 // Sleep waits for ns nanoseconds of the environment's time, or until the
-// request's context ends, whose error it then returns.
+// request's context ends, whose error it then wraps.
 func (rq *Req) Sleep(ns int64) error {
 	stop := rq.queue.env.After(ns, func() { rq.slept <- struct{}{} })
 	if rq.ctx == nil {
@@ -111,7 +125,7 @@ func (rq *Req) Sleep(ns int64) error {
 		if !stop() {
 			<-rq.slept // the timer ran: its token must not end the next sleep
 		}
-		return rq.ctx.Err()
+		return &givenUp{rq.ctx.Err()}
 	}
 }
 
@@ -120,17 +134,40 @@ func (rq *Req) Sleep(ns int64) error {
 // a user of an edge, may hold buffers while its requests go on below: a request
 // that holds one takes its next from a pool of its own, whose holders wait for
 // none of those who wait here, so that nobody waits in a circle. Buffers are
-// released in the opposite order.
-func (rq *Req) Buffer(n int) []byte {
+// released in the opposite order. The error is that the request's context has
+// ended, and wraps its error.
+func (rq *Req) Buffer(n int) ([]byte, error) {
 	pool := rq.queue.env.pool(rq.held)
 	if !pool.Get(&rq.buf, n) {
 		rq.Took(PathBounceWait)
-		<-rq.bufOK
+		if err := rq.awaitBuffer(pool); err != nil {
+			return nil, err
+		}
 	}
 	rq.held++
 	b := rq.buf.Buf
 	rq.buf.Buf = nil
-	return b
+	return b, nil
+}
+
+// awaitBuffer waits until the queued waiter has its buffer, whose token it
+// takes in any case: a buffer that comes as the context ends is given back.
+func (rq *Req) awaitBuffer(pool *bufpool.Pool) error {
+	if rq.ctx == nil {
+		<-rq.bufOK
+		return nil
+	}
+	select {
+	case <-rq.bufOK:
+		return nil
+	case <-rq.ctx.Done():
+	}
+	if !pool.Cancel(&rq.buf) {
+		<-rq.bufOK
+		pool.Put(rq.buf.Buf)
+		rq.buf.Buf = nil
+	}
+	return &givenUp{rq.ctx.Err()}
 }
 
 // Release gives the request's last buffer back.

@@ -201,8 +201,8 @@ func TestA2BuffersAreAligned(t *testing.T) {
 		_, c := emulateIn(t, env, bt.EmulatorConfig{})
 		for n := 1; n <= 1<<20; n = n*2 + 1 {
 			must(t, c.Do(block.OpRead, func(rq *block.Req) error {
-				one := rq.Buffer(n)
-				two := rq.Buffer(n)
+				one := buffer(t, rq, n)
+				two := buffer(t, rq, n)
 				if a := bt.Address(one) | bt.Address(two); a%align != 0 || len(one) != n || len(two) != n {
 					t.Errorf("buffers of %d bytes with alignment %d: at %#x and %#x", n, align, bt.Address(one), bt.Address(two))
 				}
@@ -300,11 +300,11 @@ func TestF12FirstComeFirstServed(t *testing.T) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	must(t, c.Do(block.OpRead, func(rq *block.Req) error {
-		b := rq.Buffer(1 << 20)
+		b := buffer(t, rq, 1<<20)
 		for i, n := range []int{1 << 20, 4096, 1 << 20, 4096} {
 			wg.Go(func() {
 				_ = c.Do(block.OpRead, func(rq *block.Req) error {
-					b := rq.Buffer(n)
+					b := buffer(t, rq, n)
 					mu.Lock()
 					order = append(order, i)
 					mu.Unlock()

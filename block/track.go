@@ -53,16 +53,20 @@ type tracker struct {
 	drains   int
 }
 
-// enter registers [off, end) and returns whether it had to wait.
-func (t *tracker) enter(f *frame, off, end int64) (waited bool) {
+// enter registers [off, end) and returns whether it had to wait. After an error,
+// that the request's context has ended, nothing is registered.
+func (t *tracker) enter(f *frame, off, end int64) (waited bool, err error) {
 	s := &t.shards[f.rq.queue.shard%numShards]
 	for {
 		s.add(&f.entry, off, end)
 		if t.raised.Load() == 0 || !t.blocked(f, off, end) {
-			return waited
+			return waited, nil
 		}
-		f.rq.wait()
 		waited = true
+		if err := f.rq.wait(); err != nil {
+			t.unlist(f.rq)
+			return waited, err
+		}
 	}
 }
 
@@ -120,26 +124,35 @@ func (t *tracker) leave(f *frame) {
 }
 
 // enterBarrier raises a barrier over [off, end) and waits until it is alone
-// there. It returns whether it had to wait.
-func (t *tracker) enterBarrier(f *frame, off, end int64) (waited bool) {
+// there. It returns whether it had to wait. After an error, that the request's
+// context has ended, the barrier is gone.
+func (t *tracker) enterBarrier(f *frame, off, end int64) (waited bool, err error) {
 	e := &f.entry
 	e.off, e.end, e.barrier, e.shard = off, end, true, nil
 	t.mu.Lock()
 	for t.barrierOver(off, end) {
 		t.waiting = append(t.waiting, f.rq)
 		t.mu.Unlock()
-		f.rq.wait()
 		waited = true
+		if err := f.rq.wait(); err != nil {
+			t.unlist(f.rq)
+			return waited, err
+		}
 		t.mu.Lock()
 	}
 	t.barriers = append(t.barriers, e)
 	t.raised.Add(1)
 	t.mu.Unlock()
-	return t.awaitShards(f.rq, off, end) || waited
+	again, err := t.awaitShards(f.rq, off, end)
+	if err != nil {
+		t.leaveBarrier(f)
+	}
+	return waited || again, err
 }
 
-// awaitShards waits until no entry of the shards overlaps [off, end).
-func (t *tracker) awaitShards(rq *Req, off, end int64) (waited bool) {
+// awaitShards waits until no entry of the shards overlaps [off, end), or until
+// the request's context ends.
+func (t *tracker) awaitShards(rq *Req, off, end int64) (waited bool, err error) {
 	for {
 		// Among the waiting before looking, so that no end is missed.
 		t.mu.Lock()
@@ -149,18 +162,21 @@ func (t *tracker) awaitShards(rq *Req, off, end int64) (waited bool) {
 		for i := range t.shards {
 			busy = t.shards[i].await(off, end) || busy
 		}
-		if !busy {
-			t.mu.Lock()
-			t.unwait(rq)
-			t.mu.Unlock()
-			return waited
+		if busy {
+			waited, err = true, rq.wait()
 		}
-		rq.wait()
-		waited = true
-		t.mu.Lock()
-		t.unwait(rq)
-		t.mu.Unlock()
+		t.unlist(rq)
+		if !busy || err != nil {
+			return waited, err
+		}
 	}
+}
+
+// unlist is unwait for those who do not hold the lock.
+func (t *tracker) unlist(rq *Req) {
+	t.mu.Lock()
+	t.unwait(rq)
+	t.mu.Unlock()
 }
 
 // leaveBarrier lowers the barrier.
@@ -181,19 +197,22 @@ func (t *tracker) leaveBarrier(f *frame) {
 }
 
 // drain stops new requests and waits until none is in flight. Drains nest.
-// rq only lends its semaphore.
+// rq only lends its semaphore, its context ends nothing.
 func (t *tracker) drain(rq *Req) {
+	ctx := rq.ctx
+	rq.ctx = nil
+	defer func() { rq.ctx = ctx }()
 	t.mu.Lock()
 	t.drains++
 	t.raised.Add(1)
 	for len(t.barriers) > 0 {
 		t.waiting = append(t.waiting, rq)
 		t.mu.Unlock()
-		rq.wait()
+		_ = rq.wait() // without a context
 		t.mu.Lock()
 	}
 	t.mu.Unlock()
-	t.awaitShards(rq, math.MinInt64, everything)
+	_, _ = t.awaitShards(rq, math.MinInt64, everything)
 }
 
 // undrain lets requests in again when the last drain ends.

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -90,14 +91,14 @@ func TestTrackerExcludes(t *testing.T) {
 	env, group := testEnv(t), NewQueueGroup()
 	end := time.Now().Add(soak(300 * time.Millisecond))
 	var wg sync.WaitGroup
-	var requests, waits, drains atomic.Int64
+	var requests, waits, givenUp, drains atomic.Int64
 	seed := uint64(time.Now().UnixNano())
 	for w := range 12 {
 		wg.Go(func() {
 			q := NewQueue(env, group)
 			rnd := rand.New(rand.NewPCG(seed, uint64(w)))
 			for time.Now().Before(end) {
-				if err := trackOne(&tr, &a, q, rnd, &waits); err != nil {
+				if err := trackOne(&tr, &a, q, rnd, &waits, &givenUp); err != nil {
 					t.Errorf("seed %d: %v", seed, err)
 					return
 				}
@@ -124,16 +125,21 @@ func TestTrackerExcludes(t *testing.T) {
 			t.Errorf("shard %d is not empty", i)
 		}
 	}
-	t.Logf("%d requests, of which %d waited, and %d drains", requests.Load(), waits.Load(), drains.Load())
-	if requests.Load() == 0 || waits.Load() == 0 || drains.Load() == 0 {
+	t.Logf("%d requests, of which %d waited and %d gave up, and %d drains", requests.Load(), waits.Load(), givenUp.Load(), drains.Load())
+	if requests.Load() == 0 || waits.Load() == 0 || givenUp.Load() == 0 || drains.Load() == 0 {
 		t.Error("nothing met")
 	}
 }
 
 // trackOne is one request of a random kind over a random range.
-func trackOne(tr *tracker, a *arena, q *Queue, rnd *rand.Rand, waits *atomic.Int64) error {
+func trackOne(tr *tracker, a *arena, q *Queue, rnd *rand.Rand, waits, givenUp *atomic.Int64) error {
 	rq := q.Begin()
 	defer q.End(rq, OpRead, 0, nil)
+	if rnd.IntN(3) == 0 { // some give up
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(50))*time.Microsecond)
+		defer cancel()
+		rq.SetContext(ctx)
+	}
 	f := rq.push()
 	defer rq.pop()
 	from := rnd.IntN(len(a.cells))
@@ -142,10 +148,13 @@ func trackOne(tr *tracker, a *arena, q *Queue, rnd *rand.Rand, waits *atomic.Int
 		from, to = 0, len(a.cells)
 	}
 	off, end := int64(from), int64(to)
-	waited := false
 	switch rnd.IntN(5) {
 	case 0, 1:
-		waited = tr.enterBarrier(f, off, end)
+		waited, err := tr.enterBarrier(f, off, end)
+		if err != nil {
+			givenUp.Add(1)
+			return nil
+		}
 		defer tr.leaveBarrier(f)
 		if waited {
 			waits.Add(1)
@@ -156,7 +165,12 @@ func trackOne(tr *tracker, a *arena, q *Queue, rnd *rand.Rand, waits *atomic.Int
 			return nil
 		}
 	default:
-		if tr.enter(f, off, end) {
+		waited, err := tr.enter(f, off, end)
+		if err != nil {
+			givenUp.Add(1)
+			return nil
+		}
+		if waited {
 			waits.Add(1)
 		}
 	}
@@ -190,12 +204,12 @@ func TestTrackerIndependentRanges(t *testing.T) {
 	q := NewQueue(env, group)
 	one, two, three := q.Begin(), q.Begin(), q.Begin()
 	f1 := one.push()
-	tr.enterBarrier(f1, 0, 10)
+	mustEnter(t)(tr.enterBarrier(f1, 0, 10))
 	waited := make(chan bool)
 	f2 := two.push()
-	go func() { waited <- tr.enter(f2, 5, 15) }()
+	go func() { waited <- mustEnter(t)(tr.enter(f2, 5, 15)) }()
 	f3 := three.push()
-	if tr.enter(f3, 10, 20) {
+	if mustEnter(t)(tr.enter(f3, 10, 20)) {
 		t.Error("a request beside the serialising one waited")
 	}
 	if tr.tryEnter(two.push(), 9, 10) {
@@ -211,6 +225,16 @@ func TestTrackerIndependentRanges(t *testing.T) {
 		t.Error("the request that overlaps did not wait")
 	}
 	tr.leave(f2)
+}
+
+// mustEnter is whether a request without a context had to wait.
+func mustEnter(t *testing.T) func(waited bool, err error) bool {
+	return func(waited bool, err error) bool {
+		if err != nil {
+			t.Error(err)
+		}
+		return waited
+	}
 }
 
 func (t *tracker) waiters() int {
