@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -170,13 +171,39 @@ func TestServerCrash(t *testing.T) {
 			t.Fatalf("after round %d, on %s", round, l.Device)
 		}
 	}
-	for _, l := range loads {
+	for i, l := range loads {
 		l.check(t)
 		l.stop(t)
+		l.noticesChange(t, servers[i].path)
 		w, f := l.counted()
 		t.Logf("%s: %d writes, %d flushes", l.Device, w, f)
 	}
 	m.off(t)
+}
+
+// noticesChange makes sure that the checker would have seen one wrong bit.
+func (l *load) noticesChange(t *testing.T, image string) {
+	t.Helper()
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	at := l.Offset + int64(l.Blocks()/2*l.Block) + 1000
+	var one [1]byte
+	if _, err := f.ReadAt(one[:], at); err != nil {
+		t.Fatal(err)
+	}
+	one[0] ^= 4
+	if _, err := f.WriteAt(one[:], at); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.m.Ask(context.Background(), scenario.WriterCheck, scenario.WriterName{Name: l.Name}, nil); err == nil {
+		t.Errorf("%s: a bit was turned in the image and the check found nothing", l.Device)
+	}
 }
 
 // TestGuestCrash kills the machine under a load of depth 32 on both rings, and
@@ -230,6 +257,12 @@ func (l *load) survived(t *testing.T, after *machine, before []uint64) []uint64 
 	after.ask(t, scenario.Verify, scenario.VerifyWork{Writer: l.Writer, Least: l.acked}, &got)
 	if got.Checked != l.Blocks() || l.flushes == 0 {
 		t.Errorf("%s: %d of %d blocks checked, %d flushes", l.Device, got.Checked, l.Blocks(), l.flushes)
+	}
+	// The checker would have seen that a write is missing.
+	more := slices.Clone(got.Versions)
+	more[len(more)/2]++
+	if err := after.Ask(context.Background(), scenario.Verify, scenario.VerifyWork{Writer: l.Writer, Least: more}, nil); err == nil {
+		t.Errorf("%s: a version that was never written is not missed", l.Device)
 	}
 	return got.Versions
 }

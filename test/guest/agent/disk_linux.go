@@ -19,7 +19,8 @@ import (
 // deviceName keeps what the host says from naming anything but a disk.
 var deviceName = regexp.MustCompile(`^[a-z]+[0-9]*$`)
 
-// disk is a disk's folder in /sys/block, once the disk is there.
+// disk is a disk's folder in /sys/block, once the disk is there. Its file in
+// /dev comes before its attributes do.
 type disk string
 
 func awaitDisk(name string) (disk, error) {
@@ -27,8 +28,9 @@ func awaitDisk(name string) (disk, error) {
 		return "", fmt.Errorf("%q is not a disk's name", name)
 	}
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat("/dev/" + name); err == nil {
-			return disk("/sys/block/" + name), nil
+		d := disk("/sys/block/" + name)
+		if _, err := os.Stat(d.path()); err == nil && d.text("queue/logical_block_size") != "" && d.text("mq/0/nr_tags") != "" {
+			return d, nil
 		}
 	}
 	return "", fmt.Errorf("no disk %s after %v: its server does not answer its driver", name, patience)
