@@ -172,3 +172,33 @@ func microseconds(r sample.Rounds) string {
 	}
 	return fmt.Sprintf("%.0f µs", r.Median())
 }
+
+// Choose picks the items whose names are in list, which commas separate, in the
+// order of all. "" picks all of them.
+func Choose[T any](what string, all []T, name func(T) string, list string) ([]T, error) {
+	if list == "" {
+		return all, nil
+	}
+	want := strings.Split(list, ",")
+	var out []T
+	known := make(map[string]bool)
+	for _, item := range all {
+		known[name(item)] = true
+		for _, w := range want {
+			if w == name(item) {
+				out = append(out, item)
+				break
+			}
+		}
+	}
+	for _, w := range want {
+		if !known[w] {
+			names := ""
+			for _, item := range all {
+				names += " " + name(item)
+			}
+			return nil, fmt.Errorf("no %s %q: there are%s", what, w, names)
+		}
+	}
+	return out, nil
+}

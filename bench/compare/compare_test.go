@@ -54,3 +54,18 @@ func TestRatesAreInTheRowsUnit(t *testing.T) {
 		t.Errorf("large requests: %s", got)
 	}
 }
+
+func TestChoose(t *testing.T) {
+	all := []string{"one", "two", "three"}
+	name := func(s string) string { return s }
+	got, err := Choose("row", all, name, "three,one")
+	if err != nil || len(got) != 2 || got[0] != "one" {
+		t.Errorf("got %v, %v; want the two in the order of all", got, err)
+	}
+	if got, err := Choose("row", all, name, ""); err != nil || len(got) != 3 {
+		t.Errorf("got %v, %v; want all", got, err)
+	}
+	if _, err := Choose("row", all, name, "nothing"); err == nil || !strings.Contains(err.Error(), "two") {
+		t.Errorf("error %v, want one that lists them", err)
+	}
+}

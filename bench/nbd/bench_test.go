@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"testing"
 	"time"
 )
@@ -15,15 +14,5 @@ func TestFioReport(t *testing.T) {
 		if _, err := parseFio([]byte(bad)); err == nil {
 			t.Errorf("no error for %q", bad)
 		}
-	}
-}
-
-func TestChoose(t *testing.T) {
-	got, err := choose("row", rows, func(r row) string { return r.name }, []string{"copy", "r4k-d1"})
-	if err != nil || len(got) != 2 || got[0].name != "r4k-d1" {
-		t.Errorf("got %+v, %v; want the two rows in the table's order", got, err)
-	}
-	if _, err := choose("row", rows, func(r row) string { return r.name }, []string{"nothing"}); err == nil || !strings.Contains(err.Error(), "r4k-4x16") {
-		t.Errorf("error %v, want one that lists the rows", err)
 	}
 }

@@ -23,7 +23,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/platter-storage/platter/bench/compare"
@@ -111,16 +110,16 @@ func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 func (o *options) plan(dir string) (*plan, error) {
 	p := &plan{rounds: o.rounds, seconds: o.seconds, verify: o.verify, size: o.size * mib}
 	var err error
-	if p.rows, err = choose("row", rows, func(r row) string { return r.name }, split(o.rows)); err != nil {
+	if p.rows, err = compare.Choose("row", rows, func(r row) string { return r.name }, o.rows); err != nil {
 		return nil, err
 	}
 	if o.rows == "" {
 		p.rows = p.rows[:len(p.rows)-1]
 	}
-	if p.disks, err = choose("disk", disks, func(d disk) string { return d.name }, split(o.disks)); err != nil {
+	if p.disks, err = compare.Choose("disk", disks, func(d disk) string { return d.name }, o.disks); err != nil {
 		return nil, err
 	}
-	if p.peers, err = choose("peer", peers(filepath.Join(dir, "bin", "platter"), o.other), func(p peer) string { return p.name }, split(o.peers)); err != nil {
+	if p.peers, err = compare.Choose("peer", peers(filepath.Join(dir, "bin", "platter"), o.other), func(p peer) string { return p.name }, o.peers); err != nil {
 		return nil, err
 	}
 	for _, pr := range p.peers {
@@ -133,13 +132,6 @@ func (o *options) plan(dir string) (*plan, error) {
 		}
 	}
 	return p, nil
-}
-
-func split(list string) []string {
-	if list == "" {
-		return nil
-	}
-	return strings.Split(list, ",")
 }
 
 func (o *options) printList(w io.Writer) {
@@ -158,17 +150,8 @@ func (o *options) printList(w io.Writer) {
 func printHead(w io.Writer, p *plan) {
 	fmt.Fprintf(w, "NBD over unix sockets, %d-MiB disks; %d rounds of %.1f s in turns; median and spread\n", p.size/mib, p.rounds, p.seconds)
 	fmt.Fprintf(w, "%d processors, %s, kernel %s, load before: %s\n", runtime.NumCPU(), runtime.GOARCH,
-		firstLine("/proc/sys/kernel/osrelease"), firstLine("/proc/loadavg"))
+		process.FirstLine("/proc/sys/kernel/osrelease"), process.FirstLine("/proc/loadavg"))
 	for _, pr := range p.peers {
 		fmt.Fprintf(w, "  %-12s %s\n", pr.name, process.TellVersion(pr.binary, pr.version))
 	}
-}
-
-func firstLine(name string) string {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return err.Error()
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return line
 }

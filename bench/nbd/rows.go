@@ -1,7 +1,5 @@
 package main
 
-import "fmt"
-
 // row is a line of the table: one workload on every server.
 type row struct {
 	name  string
@@ -52,32 +50,4 @@ var disks = []disk{
 	{name: "memory", about: "memory of the server's own, or a file on tmpfs where it has none", content: true},
 	{name: "direct", about: "file on the file system of -dir, O_DIRECT where the server can", content: true},
 	{name: "cached", about: "file on the file system of -dir, through the page cache", content: true},
-}
-
-// choose picks the named items, in the order of all. "" picks all of them.
-func choose[T any](what string, all []T, name func(T) string, want []string) ([]T, error) {
-	if len(want) == 0 {
-		return all, nil
-	}
-	var out []T
-	known := make(map[string]bool)
-	for _, item := range all {
-		known[name(item)] = true
-		for _, w := range want {
-			if w == name(item) {
-				out = append(out, item)
-				break
-			}
-		}
-	}
-	for _, w := range want {
-		if !known[w] {
-			names := ""
-			for _, item := range all {
-				names += " " + name(item)
-			}
-			return nil, fmt.Errorf("no %s %q: there are%s", what, w, names)
-		}
-	}
-	return out, nil
 }

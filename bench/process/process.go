@@ -230,3 +230,13 @@ func BuildPlatter(binary string) error {
 	}
 	return nil
 }
+
+// FirstLine is that of a file, or why there is none.
+func FirstLine(name string) string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return line
+}
