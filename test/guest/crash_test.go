@@ -5,6 +5,7 @@ package guest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -45,8 +46,9 @@ type load struct {
 	durable []uint64 // the newest one covered by a flush
 	writes  int
 	flushes int
-	ended   error
+	garbled error // news that were none
 	done    chan struct{}
+	ended   error // once done: how
 }
 
 // startLoad starts one of depth 32 on a disk, over blocks that are rewritten
@@ -72,7 +74,7 @@ func (l *load) hear(raw json.RawMessage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		l.ended = err
+		l.garbled = err
 		return
 	}
 	for _, a := range news {
@@ -132,8 +134,8 @@ func (l *load) stop(t *testing.T) {
 	t.Helper()
 	l.m.ask(t, scenario.WriterStop, scenario.WriterName{Name: l.Name}, nil)
 	<-l.done
-	if l.ended != nil {
-		t.Errorf("the load on %s: %v", l.Device, l.ended)
+	if err := errors.Join(l.ended, l.garbled); err != nil {
+		t.Errorf("the load on %s: %v", l.Device, err)
 	}
 }
 
@@ -207,7 +209,8 @@ func (l *load) noticesChange(t *testing.T, image string) {
 }
 
 // TestGuestCrash kills the machine under a load of depth 32 on both rings, and
-// boots another one on the same servers: what was acknowledged is there.
+// boots another one on the same servers, which finds what was acknowledged and
+// is the next to go.
 func TestGuestCrash(t *testing.T) {
 	o := Options{CPUs: 2}
 	for _, packed := range []bool{false, true} {
@@ -216,29 +219,28 @@ func TestGuestCrash(t *testing.T) {
 		o.Disks = append(o.Disks, Disk{Socket: d.socket, Packed: packed})
 	}
 	least := make([][]uint64, len(o.Disks))
+	m := boot(t, o)
 	for round := range rounds(t, guestRounds, guestRoundsSoak) {
-		m := boot(t, o)
 		var loads []*load
 		for i := range o.Disks {
 			// Versions of one guest are above all of those before it.
-			l := startLoad(t, m, fmt.Sprintf("vd%c", 'a'+i), uint64(i), uint64(round)<<40)
-			loads = append(loads, l)
+			loads = append(loads, startLoad(t, m, fmt.Sprintf("vd%c", 'a'+i), uint64(i), uint64(round)<<40))
 		}
 		for _, l := range loads {
 			l.advance(t, traffic)
 		}
 		m.Kill()
-		after := boot(t, o)
+		m = boot(t, o)
 		for i, l := range loads {
 			<-l.done // its news have all been heard
-			least[i] = l.survived(t, after, least[i])
+			least[i] = l.survived(t, m, least[i])
 		}
-		after.quiet(t)
-		after.off(t)
+		m.quiet(t)
 		if t.Failed() {
 			t.Fatalf("after round %d", round)
 		}
 	}
+	m.off(t)
 }
 
 // survived checks in a new guest what the load's dead guest had been told, on

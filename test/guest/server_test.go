@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -55,7 +53,7 @@ type server struct {
 	program
 	target
 	cmd    *exec.Cmd
-	output lockedBuffer
+	output testutil.Output
 	done   chan struct{}
 }
 
@@ -207,22 +205,4 @@ func qmp(t *testing.T, socket, command string) {
 			t.Fatalf("%s: %v", say, answer)
 		}
 	}
-}
-
-// lockedBuffer collects what a process says while others look at it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
