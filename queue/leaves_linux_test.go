@@ -1,10 +1,12 @@
 package queue
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/engine"
 	"github.com/platter-storage/platter/virtio"
 )
 
@@ -80,5 +82,29 @@ func TestSeveralFiles(t *testing.T) {
 			startOver(t, g, Config{Child: c, Serial: "a serial number", Env: env})
 			m.run(1500)
 		})
+	}
+}
+
+// A queue that gets no engine of its own says so, and its requests go through
+// the one that the disk's other users share.
+func TestNoEngineOfItsOwn(t *testing.T) {
+	var log lines
+	_, c := disk(t, newEnv(), disks(t)["direct,auto"], false)
+	g := newGuest(t, guestConfig{size: 64})
+	m := newModeller(g, 16, 12)
+	q := startOver(t, g, Config{Child: c, Serial: "a serial number", Log: log.log()})
+	whileIdle(t, q, func() {
+		if err := q.open(engine.Inline, "as at the start"); err != nil {
+			t.Error(err)
+		}
+		q.leaf, q.file, q.chosen = nil, nil, false
+		q.choose(engine.Kind(99))
+	})
+	m.run(500)
+	if s := q.Stats(); s.Shared == 0 {
+		t.Errorf("%+v", s)
+	}
+	if !strings.Contains(log.String(), "no engine of its own") || !strings.Contains(q.Reason(), "there is none of the queue's own") {
+		t.Errorf("the log: %s; the reason: %s", log.String(), q.Reason())
 	}
 }

@@ -273,7 +273,7 @@ func TestRandomOperations(t *testing.T) {
 	case soaking():
 		n = 20_000
 	}
-	depths := []int{1, 7, 32, 128}
+	depths := []int{1, 7, 32, 256}
 	i := 0
 	for name, text := range disks(t) {
 		for _, r := range rings {
@@ -282,10 +282,10 @@ func TestRandomOperations(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s/%d", name, r.name, depth), func(t *testing.T) {
 				env := newEnv()
 				_, c := disk(t, env, text, false)
-				g := newGuest(t, guestConfig{size: 128, features: r.features})
+				g := newGuest(t, guestConfig{size: 256, features: r.features})
 				m := newModeller(g, depth, uint64(i))
 				m.alike = name == "null"
-				q := startOver(t, g, Config{Child: c, Serial: "a serial number", Depth: 64})
+				q := startOver(t, g, Config{Child: c, Serial: "a serial number", Depth: 192})
 				m.run(n)
 				if s := q.Stats(); s.Taken != uint64(n) || s.Bad != 0 || s.Faults != 0 {
 					t.Errorf("%+v", s)
