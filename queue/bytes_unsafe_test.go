@@ -25,3 +25,22 @@ func (w words) spoil(rng *rand.Rand) {
 	}
 	atomic.StoreUint32(&w[rng.IntN(len(w))], v)
 }
+
+// flood offers chain 0 of a split ring again and again, and never looks at what
+// was used, until end is closed.
+func flood(driver []byte, size int, end <-chan struct{}) {
+	w := wordsOf(driver[:len(driver)&^3])
+	for i := 1; i <= size/2; i++ {
+		atomic.StoreUint32(&w[i], 0)
+	}
+	for idx := uint32(1); ; idx++ {
+		atomic.StoreUint32(&w[0], idx<<16)
+		if idx%8 == 0 {
+			select {
+			case <-end:
+				return
+			default:
+			}
+		}
+	}
+}

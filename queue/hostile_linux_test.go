@@ -447,3 +447,35 @@ func TestStopDoesNotWaitForTheLimiter(t *testing.T) {
 	}
 	g.await()
 }
+
+// A guest that offers the same chain for ever, faster than it is taken, does
+// not keep the loop from its orders, nor from publishing.
+func TestFloodIsServedInBatches(t *testing.T) {
+	for range 5 {
+		_, c := disk(t, newEnv(), "driver=null", false)
+		g := newGuest(t, guestConfig{size: 32})
+		q := start(t, g, Config{Child: c})
+		if st, _ := g.one(uint32(virtio.BlkIn), 0, 512, 1, false); st != virtio.BlkOK {
+			t.Fatalf("status %d", st)
+		}
+		end, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			flood(g.layout.Driver, 32, end)
+		}()
+		signal(g.kick)
+		for range 50 {
+			if err := q.Drain(long(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := q.Stats(); s.State == Enabled && s.Batches > 1 && s.Taken > 32*s.Batches {
+			t.Errorf("batches are longer than the ring: %+v", s)
+		}
+		if _, err := q.Stop(long(t)); err != nil {
+			t.Error(err)
+		}
+		close(end)
+		<-ended
+	}
+}

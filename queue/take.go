@@ -8,7 +8,9 @@ import (
 )
 
 // takeNew takes what the guest has made available, as far as there are slots,
-// and begins it.
+// and begins it. A batch has no more than the ring has entries: what is served
+// in place frees its slot at once, and a guest that offers chains faster than
+// they are taken, and looks at no used entry, must not keep the loop here.
 func (q *Queue) takeNew() (n int) {
 	if q.held != none && !q.tryHeld() {
 		return 0
@@ -17,7 +19,7 @@ func (q *Queue) takeNew() (n int) {
 		return 0
 	}
 	q.disk.Capacity = q.child.Size()
-	for q.held == none && q.table.free >= 0 {
+	for n < int(q.layout.Size) && q.held == none && q.table.free >= 0 {
 		i := q.takeOne()
 		if i == none {
 			break
