@@ -17,6 +17,7 @@ qemu-nbd qemu-utils
 qemu-storage-daemon qemu-system-common
 qemu-system-x86_64 qemu-system-x86
 xz xz-utils
+lz4 lz4
 zstd zstd
 nbdkit nbdkit
 nbdcopy libnbd-bin

@@ -67,6 +67,7 @@ var packers = []struct {
 	{"\xfd7zXZ\x00", []string{"xz", "-dc", "--single-stream"}},
 	{"\x28\xb5\x2f\xfd", []string{"zstd", "-dc"}},
 	{"\x1f\x8b\x08", []string{"gzip", "-dc"}},
+	{"\x02\x21\x4c\x18", []string{"lz4", "-dc"}},
 }
 
 // unpack undoes the compression of data, if there is one that it knows.
