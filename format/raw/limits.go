@@ -2,10 +2,15 @@ package raw
 
 import "github.com/platter-storage/platter/block"
 
-// followLimits publishes limits made from the child's. Requests that a change
-// overtakes are mended at the child's edge.
-func (n *node) followLimits() {
-	below := n.file.Limits()
+// followLimits publishes limits made from those of the child that the caller has
+// seen, unless later ones have been published meanwhile: nobody would look again.
+// Requests that a change overtakes are mended at the child's edge.
+func (n *node) followLimits(below *block.Limits) {
+	n.following.Lock()
+	defer n.following.Unlock()
+	if seen := n.seen.Load(); seen != nil && (below == seen || below.Generation < seen.Generation) {
+		return
+	}
 	n.info.SetLimits(windowLimits(below, n.off))
 	n.seen.Store(below)
 }

@@ -9,6 +9,7 @@ package raw
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -34,8 +35,10 @@ type node struct {
 	file  *block.Child
 	off   int64
 	fixed bool // by the option size
-	// seen is the child's set from which the published limits were made.
-	seen atomic.Pointer[block.Limits]
+	// seen is the child's set from which the published limits were made. It
+	// changes, with them, under following.
+	seen      atomic.Pointer[block.Limits]
+	following sync.Mutex
 }
 
 func open(_ context.Context, a *block.OpenArgs) (block.Node, error) {
@@ -56,7 +59,7 @@ func open(_ context.Context, a *block.OpenArgs) (block.Node, error) {
 	if err := n.place(a.Options.Size("size")); err != nil {
 		return nil, err
 	}
-	n.followLimits()
+	n.followLimits(n.file.Limits())
 	return n, nil
 }
 
@@ -114,8 +117,8 @@ func (n *node) Info() *block.Info { return &n.info }
 // current is the edge to the file, after a look at whether its limits are
 // still those that ours were made from.
 func (n *node) current() *block.Child {
-	if n.file.Limits() != n.seen.Load() {
-		n.followLimits()
+	if l := n.file.Limits(); l != n.seen.Load() {
+		n.followLimits(l)
 	}
 	return n.file
 }
