@@ -9,11 +9,15 @@ import (
 
 // runFio is one run of fio straight on a file: what there is to be had.
 func runFio(d disk, r row, file string, size int64, length time.Duration) (l load, cpu time.Duration, err error) {
-	out, err := exec.Command("fio", fioArgs(d, r, file, size, length)...).Output()
+	cmd := exec.Command("fio", fioArgs(d, r, file, size, length)...)
+	out, err := cmd.Output()
 	if err != nil {
 		return l, 0, fmt.Errorf("fio: %w: %s", err, out)
 	}
-	return parseFio(out)
+	l, err = parseFio(out)
+	// Its start is in there, and so are the kernel's workers, of which fio's own
+	// figures do not know.
+	return l, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }
 
 func fioArgs(d disk, r row, file string, size int64, length time.Duration) []string {
@@ -41,9 +45,8 @@ func fioArgs(d disk, r row, file string, size int64, length time.Duration) []str
 	return args
 }
 
-// parseFio reads what fio says of its one group: requests, time, and the
-// processor time of all its threads.
-func parseFio(out []byte) (l load, cpu time.Duration, err error) {
+// parseFio reads what fio says of its one group.
+func parseFio(out []byte) (l load, err error) {
 	type side struct {
 		TotalIOs int64 `json:"total_ios"`
 		Runtime  int64 // in milliseconds
@@ -51,23 +54,19 @@ func parseFio(out []byte) (l load, cpu time.Duration, err error) {
 	var report struct {
 		Jobs []struct {
 			Error       int
-			JobRuntime  int64   `json:"job_runtime"` // in milliseconds, the sum of the threads'
-			UserPercent float64 `json:"usr_cpu"`
-			SysPercent  float64 `json:"sys_cpu"`
 			Read, Write side
 		}
 	}
 	if err := json.Unmarshal(out, &report); err != nil {
-		return l, 0, fmt.Errorf("fio's report: %w", err)
+		return l, fmt.Errorf("fio's report: %w", err)
 	}
 	if len(report.Jobs) != 1 || report.Jobs[0].Error != 0 {
-		return l, 0, fmt.Errorf("fio's report: want one group without an error, got %+v", report.Jobs)
+		return l, fmt.Errorf("fio's report: want one group without an error, got %+v", report.Jobs)
 	}
 	j := report.Jobs[0]
 	if l.ops = j.Read.TotalIOs + j.Write.TotalIOs; l.ops == 0 {
-		return l, 0, fmt.Errorf("fio's report: no request")
+		return l, fmt.Errorf("fio's report: no request")
 	}
 	l.took = time.Duration(max(j.Read.Runtime, j.Write.Runtime)) * time.Millisecond
-	percent := j.UserPercent + j.SysPercent
-	return l, time.Duration(percent / 100 * float64(j.JobRuntime) * float64(time.Millisecond)), nil
+	return l, nil
 }

@@ -123,7 +123,7 @@ func (p *plan) bring(pr *peer, name string, d disk, at *place) (*target, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := &target{name: name, file: file, unlike: true, note: "io_uring on the file itself; CPU is fio's own"}
+	t := &target{name: name, file: file, unlike: true, note: "io_uring on the file itself; CPU is fio's own, its start included"}
 	if pr == nil {
 		return t, nil
 	}
