@@ -3,6 +3,7 @@ package nbd
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -93,12 +94,30 @@ func (u *URI) setAuthority(p *url.URL, unix bool) error {
 		return nil
 	}
 	u.Host = p.Hostname()
+	if err := checkHost(u.Host); err != nil {
+		return err
+	}
 	if s := p.Port(); s != "" {
 		n, err := strconv.ParseUint(s, 10, 16)
 		if err != nil || n == 0 {
 			return fmt.Errorf("port %s is not a number from 1 to 65535", quote(s))
 		}
 		u.Port = uint16(n)
+	}
+	return nil
+}
+
+// checkHost looks whether a host is a name, or an address: package url takes
+// much else.
+func checkHost(h string) error {
+	odd := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("[]", r) }
+	if !strings.Contains(h, ":") {
+		odd = func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("[]%", r) }
+	} else if _, err := netip.ParseAddr(h); err != nil {
+		return fmt.Errorf("host %s has colons and is no IPv6 address: write [ADDRESS]:PORT", quote(h))
+	}
+	if strings.ContainsFunc(h, odd) {
+		return fmt.Errorf("host %s has characters that no host name or address has", quote(h))
 	}
 	return nil
 }
