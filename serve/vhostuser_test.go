@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/platter-storage/platter/export/vhostuser"
 	"github.com/platter-storage/platter/serve/config"
 	wire "github.com/platter-storage/platter/wire/vhostuser"
 )
@@ -100,6 +101,9 @@ func TestVhostUserReload(t *testing.T) {
 }
 
 func TestVhostUserSettings(t *testing.T) {
+	if config.MaxVhostQueues != vhostuser.MaxQueues || config.MinVhostQueueSize != vhostuser.MinQueueSize || config.MaxVhostQueueSize != vhostuser.MaxQueueSize {
+		t.Error("the bounds of the settings are not those of the export")
+	}
 	cfg := parse(t, `
 disks:
   - path: mem:1M

@@ -46,7 +46,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("disk", cfg.Name), pace: logpace.New(logBurst),
-		jobs:    block.NewQueue(cfg.Env, cfg.Group),
+		jobs:    block.NewQueue(cfg.Env, block.NewQueueGroup()), // cfg.Group has the guest's alone: see session.proveFlush
 		resized: make(chan struct{}, 1), turn: make(chan struct{}, 1), done: make(chan struct{}),
 		listeners: map[net.Listener]struct{}{},
 	}

@@ -27,7 +27,7 @@ type record struct {
 const (
 	trailerSize  = 64
 	trailerMagic = "platter1"
-	trailerAt    = len(trailerMagic) // of the cache mode: 1 writethrough, 2 writeback
+	trailerAt    = len(trailerMagic) // of the cache mode: 1 writethrough, 2 writeback, 0 in doubt
 )
 
 // maxRecord bounds the memory that a front end can make us create: the most
@@ -65,10 +65,11 @@ func (s *session) getInflight(m *wire.Message) error {
 		sys.CloseFd(fd)
 		return err
 	}
-	r.keepWriteback(s.wce)
+	s.asked = true
 	if s.running() == 0 {
 		s.record.close()
 		s.record = r
+		s.keepMode()
 	} else { // those that run keep to the one they have
 		defer r.close()
 	}
@@ -126,10 +127,11 @@ func (s *session) setInflight(m *wire.Message) error {
 	m.Fds.Take(0)
 	s.record.close()
 	s.record = r
-	if on, ok := r.keptWriteback(); ok {
-		s.wce, s.told = on, true
+	// One that this process has just made says nothing of the time before.
+	if on, ok := r.keptMode(); ok && !s.asked {
+		s.wce, s.told, s.heir = on, true, true
 	}
-	r.keepWriteback(s.wce)
+	s.keepMode()
 	return s.applyWriteback()
 }
 
@@ -163,24 +165,27 @@ func (s *session) recordOf(v *vring) (*virtio.Inflight, error) {
 	return virtio.NewInflight(r.mem[index*part:(index+1)*part], r.QueueSize, packed)
 }
 
-// keepWriteback notes the cache mode for a successor. The trailer is written
-// and read as a file: memory of a file that others cut short is a fault to
-// touch.
-func (r *record) keepWriteback(on bool) {
+// keepMode notes the cache mode for a successor. The trailer is written and
+// read as a file: memory of a file that others cut short is a fault to touch.
+func (s *session) keepMode() {
+	r := &s.record
 	if r.fd < 0 || !r.hasTrailer() {
 		return
 	}
 	b := make([]byte, trailerSize)
 	copy(b, trailerMagic)
-	if b[trailerAt] = 1; on {
+	switch {
+	case s.told && s.wce:
 		b[trailerAt] = 2
+	case s.told:
+		b[trailerAt] = 1
 	}
 	// If it fails a successor makes every write durable: slow, but right.
 	_, _ = unix.Pwrite(r.fd, b, int64(r.MmapOffset+r.MmapSize)-trailerSize)
 }
 
-// keptWriteback is the cache mode that the guest was told by a predecessor.
-func (r *record) keptWriteback() (on, ok bool) {
+// keptMode is the cache mode that the guest was told by a predecessor.
+func (r *record) keptMode() (on, ok bool) {
 	b := make([]byte, trailerSize)
 	if !r.hasTrailer() {
 		return false, false

@@ -41,9 +41,13 @@ type session struct {
 	record  record
 	dirty   dirtyLog
 
-	wce      bool // the cache mode: writeback
-	told     bool // the guest knows it
-	flushing bool // what the queues go by
+	wce      bool         // the cache mode: writeback
+	told     bool         // the guest knows it
+	flushed  uint64       // flushes of guests before this one: see proveFlush
+	doubt    *time.Ticker // nil unless what the guest was told is in doubt
+	heir     bool         // the record is a predecessor's, and says what the guest was told
+	asked    bool         // the front end had no record and asked for one
+	flushing bool         // what the queues go by
 
 	channel *wire.Conn // for requests of ours; nil: none
 	changed bool       // the guest does not know yet that the configuration changed
@@ -146,6 +150,11 @@ func (s *session) serve(messages <-chan event, next chan<- struct{}) error {
 		case <-s.d.resized:
 			s.changed = true
 			s.sendPending()
+		case <-s.ticks():
+			if err := s.proveFlush(); err != nil {
+				return err
+			}
+			s.publish()
 		}
 	}
 }
@@ -307,6 +316,7 @@ func (s *session) broken() bool {
 // close ends what the front end started: queues once their requests have ended,
 // then memory, then descriptors.
 func (s *session) close() {
+	s.settle()
 	var signals []int
 	for i := range s.vrings {
 		for _, fd := range []int{s.vrings[i].call, s.vrings[i].err} {

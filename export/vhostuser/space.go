@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"time"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/virtio"
@@ -69,8 +70,9 @@ func (s *session) getConfig(m *wire.Message) error {
 	if !space.Read(answer.Data, c.Offset) {
 		return fmt.Errorf("offset %d is beyond the %d bytes of the configuration space", c.Offset, virtio.BlkConfigSize)
 	}
-	if covers(c, virtio.BlkConfigWriteback) && !s.told {
+	if covers(c, virtio.BlkConfigWriteback) && !s.told && s.doubt == nil {
 		s.told = true
+		s.keepMode()
 		if err := s.applyWriteback(); err != nil {
 			return err
 		}
@@ -103,8 +105,9 @@ func (s *session) setConfig(m *wire.Message) error {
 	if v > 1 {
 		return fmt.Errorf("cache mode %d: it is 0 (writethrough) or 1 (writeback)", v)
 	}
+	s.settle()
 	s.wce, s.told = v == 1, true
-	s.record.keepWriteback(s.wce)
+	s.keepMode()
 	return s.applyWriteback()
 }
 
@@ -121,6 +124,53 @@ func (s *session) writeback() bool {
 		return true
 	}
 	return s.told && s.wce
+}
+
+// doubtEvery is how often it is looked whether a guest flushes.
+const doubtEvery = time.Second
+
+// meet looks at a ring that starts for the first time here. One that goes on
+// from elsewhere has a guest that came by migration, or whose front end came
+// without a record: what it was told of the cache mode, and may have switched
+// since, was said to others.
+func (s *session) meet(v *vring) error {
+	first := v.q == nil && v.hasBase && v.base != virtio.StartBase(s.features)
+	if !first || s.heir || s.doubt != nil || s.features&virtio.BlkFeatureConfigWCE == 0 || s.features&virtio.BlkFeatureFlush == 0 {
+		return nil
+	}
+	s.log.Info("a guest goes on here that began elsewhere: each write is made durable until it flushes or says how it uses the cache", "queue", v.index)
+	s.told, s.flushed = false, s.d.cfg.Group.Stats().Requests[block.OpFlush]
+	s.keepMode()
+	s.doubt = time.NewTicker(doubtEvery)
+	return s.applyWriteback()
+}
+
+// proveFlush ends the doubt once the guest has flushed: in writethrough it has
+// no reason to.
+func (s *session) proveFlush() error {
+	if s.d.cfg.Group.Stats().Requests[block.OpFlush] == s.flushed {
+		return nil
+	}
+	s.wce, s.told = true, true
+	s.keepMode()
+	s.settle()
+	return s.applyWriteback()
+}
+
+// settle ends the doubt.
+func (s *session) settle() {
+	if s.doubt != nil {
+		s.doubt.Stop()
+		s.doubt = nil
+	}
+}
+
+// ticks are the times to look whether the guest flushes.
+func (s *session) ticks() <-chan time.Time {
+	if s.doubt == nil {
+		return nil
+	}
+	return s.doubt.C
 }
 
 // applyWriteback tells the queues. What was written while the guest was

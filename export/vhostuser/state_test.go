@@ -348,6 +348,60 @@ func TestCacheModeThatIsNotKnown(t *testing.T) {
 	}
 }
 
+// A guest that comes by migration was told of the cache mode elsewhere: its
+// writes are durable until it has flushed, or said what it wants.
+func TestCacheModeOfAMigratedGuest(t *testing.T) {
+	for name, features := range map[string]uint64{"split": 0, "packed": virtio.FeatureRingPacked} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, blocktest.EmulatorConfig{WriteFlags: block.FUA}, Config{})
+			r.disk.KeepCalls(true)
+			m := newVM(t, 1, 64, features|virtio.BlkFeatureConfigWCE)
+			m.realize(r)
+			m.driverOK()
+			q := m.queues[0]
+			q.do(virtio.BlkFlush, 0, 0, false)
+			q.write(0, 1, 512)
+			m.pause()
+			m.driverOK() // a pause is no migration
+			q.write(0, 1, 512)
+			if n, fua := r.writes(); n != 2 || fua != 0 {
+				t.Errorf("%d writes, %d durable before the migration", n, fua)
+			}
+			m.pause()
+			m.leave(r)
+			m.shared, m.record = false, -1 // the record stays behind
+			r.disk.ForgetCalls()
+			m.realize(r)
+			m.driverOK()
+			r.saw("a guest goes on here that began elsewhere")
+			q.write(8, 2, 512)
+			if n, fua := r.writes(); n != 1 || fua != 1 {
+				t.Errorf("%d writes, %d durable after the migration", n, fua)
+			}
+			m.pause()
+			m.leave(r)
+			m.shared = false
+			m.reconnect(r, allProtocol) // the doubt goes with the record
+			r.disk.ForgetCalls()
+			q.write(8, 2, 512)
+			if n, fua := r.writes(); n != 1 || fua != 1 {
+				t.Errorf("%d writes, %d durable after a restart", n, fua)
+			}
+			q.do(virtio.BlkFlush, 0, 0, false)
+			for end := time.Now().Add(patience); !r.Status().Writeback; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("a guest that flushes is still in doubt")
+				}
+			}
+			r.disk.ForgetCalls()
+			q.write(16, 3, 512)
+			if n, fua := r.writes(); n != 1 || fua != 0 {
+				t.Errorf("%d writes, %d durable after a flush", n, fua)
+			}
+		})
+	}
+}
+
 // reconnect is a front end that goes on after its back end was gone: it asks
 // nothing that it knows.
 func (m *vm) reconnect(r *rig, protocol wire.Protocol) {

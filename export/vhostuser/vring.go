@@ -293,6 +293,9 @@ func (s *session) attach(v *vring) error {
 	if err != nil {
 		return err
 	}
+	if err := s.meet(v); err != nil {
+		return err
+	}
 	if err := s.makeQueue(v); err != nil {
 		return err
 	}

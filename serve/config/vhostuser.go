@@ -114,7 +114,12 @@ func (v *VhostUser) setSize(x Text) error {
 }
 
 func (v *VhostUser) setPoll(x Text) error {
-	if on, ok := parseBool(x.Value); ok && !on || x.Value == "0" {
+	on, ok := parseBool(x.Value)
+	switch {
+	case ok && on:
+		v.Poll = 0
+		return nil
+	case ok || x.Value == "0":
 		v.Poll = -1
 		return nil
 	}
