@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -24,9 +25,9 @@ func loadCertificates(t config.TLS) (*tls.Config, error) {
 	if t.Mode == config.TLSOff {
 		return nil, nil
 	}
-	cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	cert, err := loadPair(t)
 	if err != nil {
-		return nil, certificateError(t, err)
+		return nil, err
 	}
 	if now := time.Now(); now.After(cert.Leaf.NotAfter) || now.Before(cert.Leaf.NotBefore) {
 		return nil, fmt.Errorf("tls-cert %s: the certificate is valid from %s to %s, not today: clients would refuse it; get a new one, or set the clock right",
@@ -34,9 +35,9 @@ func loadCertificates(t config.TLS) (*tls.Config, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}
 	if t.VerifyClient {
-		pem, err := os.ReadFile(t.CA)
+		pem, err := readPEM("tls-ca", t.CA)
 		if err != nil {
-			return nil, fileError("tls-ca", err)
+			return nil, err
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
@@ -45,6 +46,47 @@ func loadCertificates(t config.TLS) (*tls.Config, error) {
 		verifyClients(c, pool)
 	}
 	return c, nil
+}
+
+// maxPEM bounds what is read of a file with certificates: a chain or a set of
+// authorities has a few hundred KiB at most. The file may be a FIFO, as a shell
+// makes them of a command's output.
+const maxPEM = 1 << 20
+
+// readPEM reads the file that a setting names.
+func readPEM(setting, path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fileError(setting, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxPEM+1))
+	switch {
+	case err != nil:
+		return nil, fileError(setting, err)
+	case len(text) > maxPEM:
+		return nil, fmt.Errorf("%s: %s: has more than %d bytes, the most that is read of certificates: check the path, and leave away what is not needed", setting, path, maxPEM)
+	}
+	return text, nil
+}
+
+// loadPair reads the server's certificate and its key, which may stand in one
+// file.
+func loadPair(t config.TLS) (cert tls.Certificate, err error) {
+	chain, err := readPEM("tls-cert", t.Cert)
+	if err != nil {
+		return cert, err
+	}
+	key := chain
+	if t.Key != t.Cert {
+		if key, err = readPEM("tls-key", t.Key); err != nil {
+			return cert, err
+		}
+	}
+	if cert, err = tls.X509KeyPair(chain, key); err != nil {
+		return cert, fmt.Errorf("tls-cert %s with tls-key %s: both must be PEM and belong together: %s", t.Cert, t.Key, strings.TrimPrefix(err.Error(), "tls: "))
+	}
+	return cert, nil
 }
 
 // verifyClients lets only clients in whose certificates an authority of pool
@@ -71,19 +113,6 @@ func verifyClients(c *tls.Config, pool *x509.CertPool) {
 		}
 		return nil
 	}
-}
-
-// certificateError says which of the two files is at fault.
-func certificateError(t config.TLS, err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
-		name := "tls-cert"
-		if path.Path == t.Key && t.Key != t.Cert {
-			name = "tls-key"
-		}
-		return fileError(name, err)
-	}
-	return fmt.Errorf("tls-cert %s with tls-key %s: both must be PEM and belong together: %s", t.Cert, t.Key, strings.TrimPrefix(err.Error(), "tls: "))
 }
 
 // fileError says in one line why a file that a setting names cannot be read.

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/platter-storage/platter/internal/testutil"
 	"github.com/platter-storage/platter/serve/config"
 )
@@ -71,5 +73,60 @@ func TestBadCertificates(t *testing.T) {
 	}
 	if c, err := loadCertificates(config.TLS{Cert: "none"}); c != nil || err != nil {
 		t.Errorf("without TLS: %v, %v", c, err)
+	}
+}
+
+// TestCertificatesAreReadWithinBounds: at most so much, also of what has no end;
+// and from a FIFO, which a shell makes of a command's output.
+func TestCertificatesAreReadWithinBounds(t *testing.T) {
+	dir := testutil.Certs(t)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	good := config.TLS{Mode: config.TLSRequired, Cert: at("server-cert.pem"), Key: at("server-key.pem"), VerifyClient: true, CA: at("ca-cert.pem")}
+	pad := func(n int) string {
+		text, err := os.ReadFile(good.Cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := at("padded.pem")
+		if err := os.WriteFile(path, append(text, strings.Repeat("\n", n-len(text))...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	full := good
+	full.Cert = pad(maxPEM)
+	if _, err := loadCertificates(full); err != nil {
+		t.Errorf("as long as it may be: %v", err)
+	}
+	pad(maxPEM + 1)
+	for setting, long := range map[string]func(*config.TLS) *string{
+		"tls-cert": func(c *config.TLS) *string { return &c.Cert },
+		"tls-key":  func(c *config.TLS) *string { return &c.Key },
+		"tls-ca":   func(c *config.TLS) *string { return &c.CA },
+	} {
+		for _, path := range []string{"/dev/zero", at("padded.pem")} {
+			c := good
+			*long(&c) = path
+			if _, err := loadCertificates(c); err == nil || !strings.Contains(err.Error(), setting+": "+path+": has more than 1048576 bytes") {
+				t.Errorf("%s: %v", setting, err)
+			}
+		}
+	}
+	fromPipe := good
+	fromPipe.Cert = at("fifo")
+	if err := unix.Mkfifo(fromPipe.Cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(good.Cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		if err := os.WriteFile(fromPipe.Cert, text, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := loadCertificates(fromPipe); err != nil {
+		t.Errorf("from a FIFO: %v", err)
 	}
 }
