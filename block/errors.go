@@ -71,15 +71,15 @@ func (e *givenUp) Unwrap() []error { return []error{e.err, syscall.ECANCELED} }
 // context ended first. A node that gives up what it has begun says so by an
 // errno.
 func wasGivenUp(err error) bool {
-	return errors.Is(err, anyGivenUp)
+	return errors.Is(err, errGivenUp)
 }
 
-// anyGivenUp is what every givenUp is: looking for it allocates nothing, on the
+// errGivenUp is what every givenUp is: looking for it allocates nothing, on the
 // path of each request that fails.
-var anyGivenUp = errors.New("given up while it waited")
+var errGivenUp = errors.New("given up while it waited")
 
 // Is tells that e is one.
-func (e *givenUp) Is(target error) bool { return target == anyGivenUp }
+func (e *givenUp) Is(target error) bool { return target == errGivenUp }
 
 func errRange(size int64) error {
 	return Errorf(syscall.EINVAL, "the range is negative or beyond the end; the size is %d bytes", size)
