@@ -172,6 +172,9 @@ func TestServerCrash(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("after round %d, on %s", round, l.Device)
 		}
+		if round%20 == 19 {
+			t.Logf("%d servers killed", round+1)
+		}
 	}
 	for i, l := range loads {
 		l.check(t)

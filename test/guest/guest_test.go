@@ -104,6 +104,9 @@ func (d disk) exercise(t *testing.T) {
 	t.Run("identity", d.identity)
 	t.Run("places", d.places)
 	t.Run("files", d.files)
+	if !d.server.through {
+		t.Run("cache", d.cache)
+	}
 	t.Run("discard", d.discard)
 	t.Run("resize", d.resize)
 	d.quiet(t)
@@ -218,6 +221,27 @@ func (d disk) files(t *testing.T) {
 	}
 	if got.Trimmed < int64(work.Files)*work.Bytes {
 		t.Errorf("fstrim gave back %d bytes; as much as %d had been removed", got.Trimmed, int64(work.Files)*work.Bytes)
+	}
+}
+
+// cache lets the guest choose write through and back again; it writes under
+// both.
+func (d disk) cache(t *testing.T) {
+	for i, mode := range []string{"write through", "write back"} {
+		var got scenario.Cache
+		d.ask(t, scenario.SetCache, scenario.Cache{Device: d.device, Mode: mode}, &got)
+		if got.Mode != mode {
+			t.Errorf("the guest asked for %s and has %s", mode, got.Mode)
+		}
+		w := scenario.Transfer{Device: d.device, Off: 1 << 20, N: 1 << 20, Step: 64 << 10, Seed: uint64(i), Sync: true}
+		d.ask(t, scenario.Write, w, nil)
+		content := make([]byte, w.N)
+		scenario.Fill(content, w.Seed, w.Off)
+		var read scenario.Sum
+		d.ask(t, scenario.Read, w, &read)
+		if read.SHA256 != sum(content) {
+			t.Errorf("%s: the guest does not read what it wrote", mode)
+		}
 	}
 }
 

@@ -96,6 +96,22 @@ func identify(c *call) (any, error) {
 	return out, err
 }
 
+// setCache tells the device, by its configuration space, what the guest wants.
+func setCache(c *call) (any, error) {
+	var args scenario.Cache
+	if err := c.into(&args); err != nil {
+		return nil, err
+	}
+	d, err := awaitDisk(args.Device)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(string(d)+"/cache_type", []byte(args.Mode), 0); err != nil {
+		return nil, err
+	}
+	return scenario.Cache{Device: args.Device, Mode: d.text("queue/write_cache")}, nil
+}
+
 func awaitSize(c *call) (any, error) {
 	var args scenario.Size
 	if err := c.into(&args); err != nil {

@@ -159,6 +159,7 @@ func init() { // a table that refers to what refers to it
 		scenario.Kernel:      trouble,
 		scenario.Run:         runLine,
 		scenario.Identity:    identify,
+		scenario.SetCache:    setCache,
 		scenario.AwaitSize:   awaitSize,
 		scenario.Read:        read,
 		scenario.Write:       write,

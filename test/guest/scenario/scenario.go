@@ -31,6 +31,7 @@ const (
 	Kernel      = "kernel"       // nothing; Trouble
 	Run         = "run"          // Command; Output
 	Identity    = "identity"     // Device; Identify
+	SetCache    = "set-cache"    // Cache; Cache, as the kernel has it then
 	AwaitSize   = "await-size"   // Size; Size
 	Read        = "read"         // Transfer; Sum
 	Write       = "write"        // Transfer; Sum
@@ -79,6 +80,13 @@ type Identify struct {
 
 // Feature reports whether a virtio feature bit was negotiated.
 func (i Identify) Feature(bit int) bool { return bit < len(i.Features) && i.Features[bit] == '1' }
+
+// Cache is whether the guest believes that its writes need flushing: "write
+// back" or "write through".
+type Cache struct {
+	Device string `json:"device"`
+	Mode   string `json:"mode"`
+}
 
 // Size is a disk's size, awaited or found.
 type Size struct {
