@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // ModelConfig says how to run the model test. What is zero has a default.
@@ -35,6 +36,10 @@ type ModelConfig struct {
 	exact bool // only operations whose result is one
 }
 
+// raceCost is by how much fewer operations a test runs because each costs more
+// under the race detector.
+const raceCost = 3
+
 func (c *ModelConfig) setDefaults() {
 	def := func(x *int, v int) {
 		if *x == 0 {
@@ -42,7 +47,9 @@ func (c *ModelConfig) setDefaults() {
 		}
 	}
 	def(&c.Ops, 2000)
-	c.Ops /= raceCost
+	if race.Enabled {
+		c.Ops /= raceCost
+	}
 	def(&c.Workers, 4)
 	if c.MaxLen == 0 {
 		c.MaxLen = 64 << 10

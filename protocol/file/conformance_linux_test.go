@@ -6,6 +6,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // storage is a place for a disk of a given size; path makes one.
@@ -46,7 +47,7 @@ func conform(t *testing.T, s storage, opts string, size int64) {
 		}
 		t.Cleanup(c.Close)
 		return c
-	}, blocktest.Options{NoAllocations: !raced})
+	}, blocktest.Options{NoAllocations: !race.Enabled})
 }
 
 // engineModes is every engine with every cache mode that it goes with.

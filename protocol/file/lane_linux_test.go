@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/race"
 	"github.com/platter-storage/platter/internal/rawio"
 )
 
@@ -182,7 +183,7 @@ func TestReadsAndWritesAllocateNothing(t *testing.T) {
 				for _, op := range []block.Op{block.OpRead, block.OpWrite} {
 					f := move(op)
 					f()
-					if n := testing.AllocsPerRun(20, f); n != 0 && !raced {
+					if n := testing.AllocsPerRun(20, f); n != 0 && !race.Enabled {
 						t.Errorf("%s, %v: %v allocations", c.name, op, n)
 					}
 				}
@@ -204,7 +205,7 @@ func TestMapAllocatesNothing(t *testing.T) {
 			t.Fatal(err, again)
 		}
 		e.q.End(rq, block.OpWrite, 4096, nil)
-	}); n != 0 && !raced {
+	}); n != 0 && !race.Enabled {
 		t.Errorf("%v allocations", n)
 	}
 }

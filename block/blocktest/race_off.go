@@ -1,5 +1,0 @@
-//go:build !race
-
-package blocktest
-
-const raceCost = 1

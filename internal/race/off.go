@@ -1,0 +1,6 @@
+//go:build !race
+
+package race
+
+// Enabled reports the race detector.
+const Enabled = false
