@@ -268,7 +268,7 @@ func TestMistakes(t *testing.T) {
 		{"serve json:{", 2, "does not parse"},
 		{"serve xyz://x", 2, "there is no driver for xyz:// here"},
 		{"serve --config DIR/none.yaml", 2, "none.yaml: it does not exist: check the path"},
-		{"serve --config " + wrong, 2, wrong + `:3:5: a disk has no setting "cahce": choose one of path, name, node, options, create, preallocation, create-options, format, read-only, cache, aio, locking, discard, export, vhost-user; did you mean cache?`},
+		{"serve --config " + wrong, 2, wrong + `:3:5: a disk has no setting "cahce": choose one of path, name, node, options, create, preallocation, create-options, format, read-only, cache, aio, locking, discard, throttle, export, vhost-user; did you mean cache?`},
 		{"serve --listen " + busy.Addr().String() + " mem:1M", 1, fmt.Sprintf("process %d (", os.Getpid())},
 		{"serve --listen /run/x mem:1M", 2, "for a Unix socket write unix:/run/x"},
 		{"serve --tls-cert none --tls-key none mem:1M", 1, "tls-cert: none: it does not exist: check the path"},

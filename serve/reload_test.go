@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	_ "github.com/platter-storage/platter/filter/all"
 	_ "github.com/platter-storage/platter/format/all"
 	"github.com/platter-storage/platter/internal/testutil"
 	_ "github.com/platter-storage/platter/protocol/all"
