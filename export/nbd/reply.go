@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 
@@ -156,7 +157,8 @@ func (c *conn) whyFailed(rq *wire.Request, err error) string {
 	if e == wire.ENOTSUP && rq.Flags&wire.CmdFlagFastZero != 0 {
 		return "this range cannot be zeroed faster than by writing"
 	}
-	if !errors.Is(err, wire.ESHUTDOWN) {
+	givenUp := c.broken.Load() && errors.Is(err, context.Canceled) // for a client that is gone
+	if !errors.Is(err, wire.ESHUTDOWN) && !givenUp {
 		c.srv.limits.warn(c.srv.log, "request failed", "export", c.exp.Name, "peer", c.peer, "error", err)
 	}
 	if !c.struc {

@@ -27,6 +27,8 @@ type Server struct {
 	places  chan struct{} // one element a connection that is served; nil without a limit
 	done    chan struct{} // closed when Shutdown begins
 	scratch chan *extents // for block status
+	// unreadWait is the constant, but in tests; set before anybody is served.
+	unreadWait time.Duration
 
 	mu        sync.Mutex // guards what follows; taken before a connection's
 	closing   bool
@@ -43,7 +45,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(logBurst), coming: newLogLimit(comingBurst), done: make(chan struct{}),
-		scratch: make(chan *extents, maxScratch),
+		scratch: make(chan *extents, maxScratch), unreadWait: unreadWait,
 		conns:   map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
 	}
 	if cfg.MaxConns > 0 {
@@ -273,14 +275,7 @@ func (s *Server) disconnect(ctx context.Context, list []*conn, e wire.Errno) err
 	for _, c := range list {
 		c.stop(e)
 	}
-	for _, c := range list {
-		select {
-		case <-c.gone:
-			continue
-		case <-ctx.Done():
-		}
-		c.cut()
-	}
+	s.awaitGone(ctx, list)
 	t := time.NewTimer(hardWait)
 	defer t.Stop()
 	for i, c := range list {

@@ -193,5 +193,39 @@ func peerName(nc net.Conn) string {
 	return name
 }
 
+// control calls f with the descriptor of a connection that has one.
+func control(nc net.Conn, f func(fd int)) {
+	if sc, ok := nc.(syscall.Conn); ok {
+		if rc, err := sc.SyscallConn(); err == nil {
+			_ = rc.Control(func(fd uintptr) { f(int(fd)) }) // a closed one has nothing to say
+		}
+	}
+}
+
+// blocksWriter reports whether the connection takes no more for now, because
+// its other side does not read.
+func blocksWriter(nc net.Conn) (blocked bool) {
+	control(nc, func(fd int) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(p, 0)
+		blocked = n == 0 && err == nil
+	})
+	return blocked
+}
+
+// ackedBytes is how much the other side of a TCP connection has taken; 0 for
+// others, where what matters is that it does not change.
+func ackedBytes(nc net.Conn) (n uint64) {
+	if _, tcp := nc.(*net.TCPConn); !tcp {
+		return 0
+	}
+	control(nc, func(fd int) {
+		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = info.Bytes_acked
+		}
+	})
+	return n
+}
+
 // keepSmall asks for pages of the smallest size behind b.
 func keepSmall(b []byte) { _ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) }
