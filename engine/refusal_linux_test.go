@@ -59,8 +59,9 @@ func TestRetriesAreBounded(t *testing.T) {
 }
 
 // The poll of a ring's own eventfd could not be armed again, nobody was told,
-// and the owner slept through every Wake. Close still waits for completions.
-func TestWaitFailsWhenTheWakeUpIsLost(t *testing.T) {
+// and the owner slept through every Wake. Wait fails until it can be armed; then
+// all is well again. Close waits for completions in any case.
+func TestWaitFailsWhileTheWakeUpIsLost(t *testing.T) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -83,9 +84,19 @@ func TestWaitFailsWhenTheWakeUpIsLost(t *testing.T) {
 			fd := r.enterFd
 			r.enterFd = -1 // the kernel refuses everything
 			r.watchFired(c)
+			for range 2 {
+				if err := r.Wait(10 * time.Millisecond); err == nil || !strings.Contains(err.Error(), "not heard") {
+					t.Errorf("%s: Wait returned %v", name, err)
+				}
+			}
 			r.enterFd = fd
-			if err := r.Wait(10 * time.Millisecond); err == nil || !strings.Contains(err.Error(), "not heard") {
-				t.Errorf("%s: Wait returned %v", name, err)
+			r.Wake() // nobody hears it yet
+			for range 2 {
+				if err := r.Wait(time.Minute); err != nil {
+					t.Errorf("%s: Wait returned %v though the kernel takes the poll again", name, err)
+				}
+				r.Reap(0)
+				r.Wake()
 			}
 			time.AfterFunc(10*time.Millisecond, func() { _, _ = unix.Write(p[1], []byte{1}) })
 			if err := r.Close(); err != nil || done != 1 {
@@ -225,6 +236,44 @@ func TestDurableWriteWhereTheCallIsForbidden(t *testing.T) {
 		forbid(t, unix.SYS_PWRITEV, unix.EPERM)
 		if io := write(1); io.Err != unix.EPERM || io.N != 0 {
 			t.Errorf("the file may not be written: %d bytes, error %v, want EPERM", io.N, io.Err)
+		}
+	})
+}
+
+// A watch that cannot be armed takes no place.
+func TestWatchThatFailsTakesNoPlace(t *testing.T) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	onThread(func() {
+		r, err := makeUring(Config{Depth: 4, Owner: Locked})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fd := r.enterFd
+		r.enterFd = -1
+		for range 2 * MaxWatch {
+			if err := r.Watch(p[0], func() {}); err == nil || !strings.Contains(err.Error(), "did not take") {
+				t.Errorf("a watch that the kernel refuses: %v", err)
+			}
+		}
+		r.enterFd = fd
+		fired := 0
+		if err := r.Watch(p[0], func() { fired++ }); err != nil {
+			t.Errorf("after that: %v", err)
+		}
+		if _, err := unix.Write(p[1], []byte{1}); err != nil {
+			t.Error(err)
+		}
+		if err := r.Wait(time.Minute); err != nil || r.Reap(0) != 0 || fired == 0 {
+			t.Errorf("the watch: %v, fired %d times", err, fired)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -56,6 +56,7 @@ type watch struct {
 	fired func()
 	fd    int32
 	gen   uint32
+	lost  bool // the kernel has ended the poll, and it could not be armed again
 }
 
 // memRange is a registered buffer.
@@ -277,10 +278,14 @@ func (r *uring) ready() bool {
 }
 
 // Wait enters the kernel until a completion is posted. It does not where a
-// watch is lost: the sleeper would not hear of what is written there.
+// watch is lost and cannot be armed again now either: the sleeper would not hear
+// of what is written there.
 func (r *uring) Wait(timeout time.Duration) error {
 	if r.ready() || timeout == 0 {
 		return nil
+	}
+	if r.deaf != nil {
+		r.deaf = r.armLost()
 	}
 	if r.deaf != nil {
 		return fmt.Errorf("io_uring: a watched descriptor is not heard any more: %w", r.deaf)
@@ -311,7 +316,11 @@ func (r *uring) Watch(fd int, fired func()) error {
 		if w.fired == nil {
 			w.fired, w.fd = fired, int32(fd)
 			w.gen++
-			return r.arm(i)
+			err := r.arm(i)
+			if err != nil {
+				w.fired = nil // the place is free again
+			}
+			return err
 		}
 	}
 	return fmt.Errorf("io_uring: a queue watches at most %d descriptors", MaxWatch)
@@ -326,11 +335,28 @@ func (r *uring) arm(i int) error {
 	return r.Submit()
 }
 
+// armLost arms the watches that are lost. What was written meanwhile is heard
+// then: a poll begins with what is there.
+func (r *uring) armLost() error {
+	for i := range r.watches {
+		w := &r.watches[i]
+		if !w.lost || w.fired == nil {
+			continue
+		}
+		if err := r.arm(i); err != nil {
+			return err
+		}
+		w.lost = false
+	}
+	return nil
+}
+
 func (w *watch) tag(i int) uint64 { return watchTag | uint64(w.gen&genMask)<<16 | uint64(i) }
 
 // watchFired runs a watch's function, and arms it again if the kernel has
 // ended the multishot poll, as it does when the completion ring is full. After
-// an error there is nothing to wait for. A ring that cannot arm is deaf.
+// an error there is nothing to wait for. A ring that cannot arm is deaf until
+// Wait can.
 func (r *uring) watchFired(c cqe) {
 	i := int(c.userData & 0xffff)
 	if c.userData == ignoreTag || i >= len(r.watches) || r.watches[i].fired == nil || r.watches[i].tag(i) != c.userData {
@@ -342,10 +368,10 @@ func (r *uring) watchFired(c cqe) {
 	}
 	if c.res >= 0 {
 		if err := r.arm(i); err != nil {
-			r.deaf = err
+			r.watches[i].lost, r.deaf = true, err
 		}
 	} else if r.watches[i].fd == int32(r.wakeFd) {
-		r.deaf = syscall.Errno(-c.res)
+		r.watches[i].lost, r.deaf = true, syscall.Errno(-c.res)
 	}
 }
 
@@ -354,7 +380,7 @@ func (r *uring) Unwatch(fd int) {
 	for i := range r.watches {
 		w := &r.watches[i]
 		if w.fired != nil && w.fd == int32(fd) {
-			w.fired = nil
+			w.fired, w.lost = nil, false
 			_ = r.Submit() // makes room; what was refused is told by Reap
 			*r.entry() = sqe{opcode: opPollRemove, fd: -1, addr: w.tag(i), userData: ignoreTag}
 			_ = r.Submit()
