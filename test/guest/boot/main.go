@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/platter-storage/platter/test/guest"
 )
@@ -55,7 +56,7 @@ func boot() error {
 	ctx := context.Background()
 	if !o.Shell {
 		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
 	lab, err := guest.Open(ctx)
