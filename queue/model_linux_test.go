@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/race"
 	"github.com/platter-storage/platter/virtio"
 )
 
@@ -268,7 +269,7 @@ func disks(t testing.TB) map[string]string {
 func TestRandomOperations(t *testing.T) {
 	n := 400
 	switch {
-	case raced:
+	case race.Enabled:
 		n = 150
 	case soaking():
 		n = 20_000

@@ -17,6 +17,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 	"github.com/platter-storage/platter/virtio"
 )
 
@@ -182,7 +183,7 @@ func mallocs() uint64 {
 func TestB1NoAllocation(t *testing.T) {
 	n := 3000
 	switch {
-	case raced:
+	case race.Enabled:
 		n = 300
 	case soaking():
 		n = 1_000_000
@@ -196,7 +197,7 @@ func TestB1NoAllocation(t *testing.T) {
 			p.run(300) // whatever is made at first is made
 			from := mallocs()
 			p.run(n)
-			if got := mallocs() - from; got > 100 && !raced {
+			if got := mallocs() - from; got > 100 && !race.Enabled {
 				t.Errorf("%d allocations for %d requests", got, n)
 			}
 			if s := group.Stats(); l.path != 0 && s.Path(l.path) < uint64(n) {
