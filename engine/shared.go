@@ -115,7 +115,7 @@ func (s *Shared) pick() *loop {
 	return best
 }
 
-// Parker is where a goroutine waits for a request that it submitted with Do.
+// Parker is where a goroutine waits for a request of Do or Queued.
 // One goroutine at a time; it is meant to be kept with the request.
 type Parker struct {
 	caller caller
@@ -145,11 +145,17 @@ func (s *Shared) Do(f *File, io *rawio.IO, p *Parker) error {
 	if s.doing.Add(1) <= s.inline {
 		_ = p.call(f, io)
 	} else if f.flags&Direct != 0 || !p.caller.now(io, f) {
-		io.Done, p.one[0] = p.done, io
-		s.Submit(f, p.one[:])
-		<-p.ended
+		_ = s.Queued(f, io, p)
 	}
 	s.doing.Add(-1)
+	return io.Err
+}
+
+// Queued is Do for who wants a queue to carry the request whatever it costs.
+func (s *Shared) Queued(f *File, io *rawio.IO, p *Parker) error {
+	io.Done, p.one[0] = p.done, io
+	s.Submit(f, p.one[:])
+	<-p.ended
 	return io.Err
 }
 

@@ -36,17 +36,10 @@ var inlineEngine = sync.OnceValue(func() *engine.Shared {
 // call is what one blocking request needs while it is under way.
 type call struct {
 	io     rawio.IO
-	one    [1]*rawio.IO
 	parker *engine.Parker
-	ended  chan struct{}
-	done   func(*rawio.IO)
 }
 
-var calls = sync.Pool{New: func() any {
-	c := &call{parker: engine.NewParker(), ended: make(chan struct{}, 1)}
-	c.done = func(*rawio.IO) { c.ended <- struct{}{} }
-	return c
-}}
+var calls = sync.Pool{New: func() any { return &call{parker: engine.NewParker()} }}
 
 func (m *mover) readv(off int64, v block.Vec) (int, error) {
 	return m.run(rawio.Read, off, v, false)
@@ -69,14 +62,12 @@ func (m *mover) run(kind rawio.Kind, off int64, v block.Vec, durable bool) (int,
 	c := calls.Get().(*call)
 	io := &c.io
 	io.Kind, io.Sync, io.Off, io.Vec = kind, durable, off, v
+	do := m.engine.Do
 	if m.exact {
-		io.Done, c.one[0] = c.done, io
-		m.engine.Submit(m.file, c.one[:])
-		<-c.ended
-	} else {
-		_ = m.engine.Do(m.file, io, c.parker)
+		do = m.engine.Queued
 	}
-	n, err := io.N, io.Err
+	err := do(m.file, io, c.parker)
+	n := io.N
 	io.Vec = nil
 	calls.Put(c)
 	return n, err
