@@ -9,7 +9,7 @@ FUZZTIME ?= 30s
 SOAK    ?= 10m
 BENCH   ?=
 
-.PHONY: help build run test lint fuzz soak bench bench-directwrite deps install clean
+.PHONY: help build run test lint fuzz soak bench bench-vhostuser bench-directwrite deps install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ soak: deps ## model and stress tests for longer, under the race detector (SOAK=1
 
 bench: deps ## against the NBD peers (BENCH='-rows … -peers …'; see bench/nbd -help)
 	$(GO) run ./bench/nbd $(BENCH)
+
+bench-vhostuser: deps ## against qemu-storage-daemon (BENCH='-rows … -disks …'; see bench/vhostuser -help)
+	$(GO) run ./bench/vhostuser $(BENCH)
 
 bench-directwrite: ## direct writes by buffer address (BENCH='-dir … -rounds …')
 	$(GO) run ./bench/directwrite $(BENCH)

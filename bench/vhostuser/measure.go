@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/platter-storage/platter/bench/compare"
@@ -168,6 +169,9 @@ func once(s *process.Process, w workload, c content.Content, total int64) error 
 }
 
 func (p *plan) runRow(ctx context.Context, d disk, r row, targets []*target) (compare.Outcome, error) {
+	if r.asks {
+		targets = slices.DeleteFunc(slices.Clone(targets), func(t *target) bool { return t.Process == nil })
+	}
 	// Loops that never wait must not keep the runtime from the rest.
 	runtime.GOMAXPROCS(max(runtime.NumCPU(), r.load.queues+2))
 	out := compare.Outcome{Disk: d.name, Row: r.name, About: r.about, Block: r.load.block, Cells: make([]compare.Cell, len(targets))}
