@@ -46,7 +46,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(logBurst), coming: newLogLimit(comingBurst), done: make(chan struct{}),
 		scratch: make(chan *extents, maxScratch), unreadWait: unreadWait,
-		conns:   map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
+		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
 	}
 	if cfg.MaxConns > 0 {
 		s.places = make(chan struct{}, cfg.MaxConns)
