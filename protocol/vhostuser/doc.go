@@ -54,7 +54,7 @@ var options = []block.Option{
 	{Name: "packed", Type: block.OptBool, Default: "off", Help: "packed rings rather than split ones; the server must offer them"},
 	{Name: "event-idx", Type: block.OptBool, Default: "on", Help: "event indexes, where the server offers them"},
 	{Name: "in-order", Type: block.OptBool, Default: "off", Help: "requests come back in order; the server must offer it"},
-	{Name: "poll-ns", Type: block.OptInt, Default: "0", Help: "nanoseconds that a request looks for its end before it sleeps, up to a millisecond"},
+	{Name: "poll-ns", Type: block.OptInt, Default: "0", Help: "nanoseconds that a request looks for its end before it sleeps, less where that is in vain; up to a millisecond"},
 	{Name: "reconnect", Type: block.OptInt, Default: "0", Help: "seconds to wait for a server that has gone, keeping requests; 0 fails them"},
 }
 

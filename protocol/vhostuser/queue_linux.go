@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/platter-storage/platter/internal/sys"
 	"github.com/platter-storage/platter/virtio"
@@ -39,11 +40,14 @@ type queue struct {
 	still    *sync.Cond // touching is 0
 	segOut   []virtio.Seg
 	segIn    []virtio.Seg
+
+	budget atomic.Int64 // nanoseconds to look for the end of a request
 }
 
 func newQueue(n *node, index int, s *shape) *queue {
 	q := &queue{n: n, index: index, unit: s.unit, out: make([]*request, n.cfg.size)}
 	q.still = sync.NewCond(&q.mu)
+	q.budget.Store(n.cfg.pollNs)
 	q.segOut = make([]virtio.Seg, 0, s.segs+2)
 	q.segIn = make([]virtio.Seg, 0, s.segs+2)
 	return q
@@ -298,9 +302,30 @@ func (q *queue) rest(l *link) (more bool) {
 	return q.link == l && q.drv.Arm()
 }
 
-// look spins for the end of a request. It answers true when that has come.
-func (q *queue) look(r *request) bool {
-	for end := q.n.env.Now() + q.n.cfg.pollNs; q.n.env.Now() < end; {
+// leastLook is the budget in nanoseconds below which looking is given up until a
+// sleep turns out to have been short.
+const leastLook = 1000
+
+// await waits for the end of a request, and looks for it first. What looking in
+// vain costs is bounded: each time halves the budget, and a request that was
+// over within all of it, awake or asleep, restores it.
+func (q *queue) await(r *request) {
+	began, most := q.n.env.Now(), q.n.cfg.pollNs
+	if budget := q.budget.Load(); budget >= leastLook && q.look(r, began+budget) {
+		return
+	}
+	<-r.done
+	if q.n.env.Now()-began < most {
+		q.budget.Store(most)
+	} else {
+		q.budget.Store(q.budget.Load() / 2)
+	}
+}
+
+// look spins for the end of a request until end. It answers true when that has
+// come.
+func (q *queue) look(r *request, end int64) bool {
+	for q.n.env.Now() < end {
 		select {
 		case <-r.done:
 			return true

@@ -92,8 +92,10 @@ func (n *node) do(op virtio.BlkOp, off, length int64, v block.Vec, fl uint32) er
 	r.op, r.off, r.n, r.vec, r.fl, r.err = op, off, length, v, fl, nil
 	q := n.queue()
 	q.submit(r)
-	if n.cfg.pollNs == 0 || !q.look(r) {
+	if n.cfg.pollNs == 0 {
 		<-r.done
+	} else {
+		q.await(r)
 	}
 	q.finish(r)
 	err := r.err
