@@ -293,7 +293,7 @@ func TestThereWasNoWayToLookFirst(t *testing.T) {
 func TestAFailingDiskFloodedTheLog(t *testing.T) {
 	var text testutil.Output
 	level := new(slog.LevelVar)
-	log := slog.New(serve.GroupFailures(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}), 50*time.Millisecond))
+	log := slog.New(serve.GroupFailures(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}), 2*time.Second)) // far more than the lines below take
 	for i := range 30 {
 		args := []any{"export", "vm", "error", fmt.Errorf("read at %d: %w", i, syscall.EIO)}
 		if i == 29 {
