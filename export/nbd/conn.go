@@ -107,7 +107,7 @@ func (c *conn) run() {
 		return
 	}
 	c.begin()
-	c.srv.coming.info(c.srv.log, "client connected", "peer", c.peer, "export", c.exp.Name, "tls", c.sess.TLS)
+	c.srv.coming.Info(c.srv.log, "client connected", "peer", c.peer, "export", c.exp.Name, "tls", c.sess.TLS)
 	err := c.readAll()
 	c.logEnd(err)
 	if !wantsAnswers(err) {
@@ -272,15 +272,15 @@ func (c *conn) logEnd(err error) {
 	log := c.srv.log.With("peer", c.peer, "export", c.exp.Name)
 	switch {
 	case errors.Is(err, errDisconnect):
-		c.srv.coming.info(log, "client disconnected")
+		c.srv.coming.Info(log, "client disconnected")
 	case c.stopped() != 0:
-		c.srv.coming.info(log, "client is being disconnected: the export ends")
+		c.srv.coming.Info(log, "client is being disconnected: the export ends")
 	case errors.Is(err, wire.ErrProtocol):
-		c.srv.limits.warn(log, "client broke the protocol: disconnected", "error", err)
+		c.srv.limits.Warn(log, "client broke the protocol: disconnected", "error", err)
 	case errors.Is(err, errCut), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
-		c.srv.coming.info(log, "client is gone without saying so")
+		c.srv.coming.Info(log, "client is gone without saying so")
 	default:
-		c.srv.limits.warn(log, "connection failed", "error", err)
+		c.srv.limits.Warn(log, "connection failed", "error", err)
 	}
 }
 
@@ -289,11 +289,11 @@ func (c *conn) logHandshake(err error) {
 	case c.stopped() != 0:
 		c.srv.log.Debug("client is being disconnected: the server ends", "peer", c.peer)
 	case errors.Is(err, wire.ErrPlain):
-		c.srv.coming.info(c.srv.log, "client refused: this server requires TLS and the client did not start it (nbds:// in a URI)", "peer", c.peer)
+		c.srv.coming.Info(c.srv.log, "client refused: this server requires TLS and the client did not start it (nbds:// in a URI)", "peer", c.peer)
 	case errors.Is(err, wire.ErrAborted), errors.Is(err, io.EOF):
 		c.srv.log.Debug("client left without using an export", "peer", c.peer)
 	default:
-		c.srv.limits.warn(c.srv.log, "handshake failed", "peer", c.peer, "error", err)
+		c.srv.limits.Warn(c.srv.log, "handshake failed", "peer", c.peer, "error", err)
 	}
 }
 

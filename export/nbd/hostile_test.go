@@ -279,21 +279,3 @@ func TestFloodOfNonsense(t *testing.T) {
 		t.Errorf("%d lines about %d failed requests", lines, n/2)
 	}
 }
-
-// The log's limit: a burst passes, then one line a period, with the number of
-// those left out.
-func TestLogLimit(t *testing.T) {
-	l := newLogLimit(logBurst)
-	now := l.last
-	for i := range 3 * logBurst {
-		if _, ok := l.allow(now); ok != (i < logBurst) {
-			t.Fatalf("line %d: %v", i, ok)
-		}
-	}
-	if held, ok := l.allow(now.Add(logPeriod)); !ok || held != 2*logBurst {
-		t.Errorf("after a period: %v, %d left out", ok, held)
-	}
-	if _, ok := l.allow(now.Add(logPeriod)); ok {
-		t.Error("a second line in the same period")
-	}
-}

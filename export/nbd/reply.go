@@ -159,7 +159,7 @@ func (c *conn) whyFailed(rq *wire.Request, err error) string {
 	}
 	givenUp := c.broken.Load() && errors.Is(err, context.Canceled) // for a client that is gone
 	if !errors.Is(err, wire.ESHUTDOWN) && !givenUp {
-		c.srv.limits.warn(c.srv.log, "request failed", "export", c.exp.Name, "peer", c.peer, "error", err)
+		c.srv.limits.Warn(c.srv.log, "request failed", "export", c.exp.Name, "peer", c.peer, "error", err)
 	}
 	if !c.struc {
 		return ""

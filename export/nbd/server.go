@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/platter-storage/platter/internal/logpace"
 	wire "github.com/platter-storage/platter/wire/nbd"
 )
 
@@ -22,8 +23,8 @@ type Server struct {
 	cfg     Config
 	log     *slog.Logger
 	mem     *memory
-	limits  *logLimit     // of lines about failed requests and clients
-	coming  *logLimit     // of lines about clients that come and go
+	limits  *logpace.Pace // of lines about failed requests and clients
+	coming  *logpace.Pace // of lines about clients that come and go
 	places  chan struct{} // one element a connection that is served; nil without a limit
 	done    chan struct{} // closed when Shutdown begins
 	scratch chan *extents // for block status
@@ -44,7 +45,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: newLogLimit(logBurst), coming: newLogLimit(comingBurst), done: make(chan struct{}),
+		cfg: cfg, log: cfg.Log, mem: newMemory(cfg.Memory), limits: logpace.New(logBurst), coming: logpace.New(comingBurst), done: make(chan struct{}),
 		scratch: make(chan *extents, maxScratch), unreadWait: unreadWait,
 		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
 	}
@@ -86,7 +87,7 @@ func (s *Server) Serve(l net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		default:
-			s.limits.warn(s.log, "accepting a client failed; trying again", "listener", l.Addr(), "error", err, "advice", acceptAdvice(err))
+			s.limits.Warn(s.log, "accepting a client failed; trying again", "listener", l.Addr(), "error", err, "advice", acceptAdvice(err))
 			if !s.sleep(pause) {
 				return ErrServerClosed
 			}
@@ -111,7 +112,7 @@ func (s *Server) place(l net.Listener) bool {
 	case s.places <- struct{}{}:
 		return true
 	default:
-		s.limits.warn(s.log, "limit of connections reached: new clients wait", "limit", s.cfg.MaxConns, "listener", l.Addr())
+		s.limits.Warn(s.log, "limit of connections reached: new clients wait", "limit", s.cfg.MaxConns, "listener", l.Addr())
 	}
 	select {
 	case s.places <- struct{}{}:
