@@ -96,6 +96,10 @@ type Config struct {
 	// ended, with the number of those that still do. It may be called from
 	// several goroutines at once and must not wait.
 	Left func(others int)
+
+	// linger is how long a client may take to leave that the server sent
+	// away; for tests, on whose machines all takes longer.
+	linger time.Duration
 }
 
 // withDefaults fills in defaults and says what cannot be.
@@ -111,6 +115,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	}
 	orDefault(&cfg.MaxConns, DefaultMaxConns)
 	orDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
+	orDefault(&cfg.linger, lingerTime)
 	orDefault(&cfg.MaxInFlight, DefaultMaxInFlight)
 	orDefault(&cfg.MaxInFlightBytes, DefaultMaxInFlightBytes)
 	orDefault(&cfg.Memory, DefaultMemory)

@@ -195,7 +195,7 @@ func (c *conn) drain() {
 	}
 }
 
-// lingerTime is how long a client may take to leave that the server sent away.
+// lingerTime is Config.linger outside of tests.
 const lingerTime = time.Second
 
 // linger lets a client that is sent away take its last answers: a socket that
@@ -206,7 +206,7 @@ func (c *conn) linger() {
 		return
 	}
 	_ = cw.CloseWrite() // fails if the client is gone, as will what follows
-	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+	_ = c.nc.SetReadDeadline(time.Now().Add(c.srv.cfg.linger))
 	for {
 		if _, err := c.nc.Read(c.in.buf); err != nil {
 			return

@@ -276,7 +276,7 @@ func TestShutdownInTheMiddleOfALongWrite(t *testing.T) {
 func TestAnswersSurviveTheShutdown(t *testing.T) {
 	env := blocktest.NewEnv(t)
 	em, child := emulated(t, env, blocktest.EmulatorConfig{Size: 8 * mib, Fast: true})
-	r := newRig(t, env, Config{MaxInFlight: 8}, Export{Child: child})
+	r := newRig(t, env, Config{MaxInFlight: 8, linger: 20 * time.Second}, Export{Child: child})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
