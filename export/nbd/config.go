@@ -100,6 +100,9 @@ type Config struct {
 	// linger is how long a client may take to leave that the server sent
 	// away; for tests, on whose machines all takes longer.
 	linger time.Duration
+	// patient: what is served in place goes on to be, however long it takes;
+	// for tests of that way.
+	patient bool
 }
 
 // withDefaults fills in defaults and says what cannot be.

@@ -49,6 +49,7 @@ type conn struct {
 	// Set before the first request, then only read.
 	child  *block.Child
 	q      *block.Queue
+	aside  *block.Queue // for what nobody asked for: not counted
 	link   link
 	sock   *sock     // link, where it is a plain socket
 	tlsOut *gatherer // under TLS, else nil
@@ -154,7 +155,9 @@ func (c *conn) setDeadline(t time.Time) {
 func (c *conn) begin() {
 	cfg := &c.srv.cfg
 	c.child, c.q = c.exp.Child, block.NewQueue(cfg.Env, c.exp.Group)
+	c.aside = block.NewQueue(cfg.Env, block.NewQueueGroup())
 	c.inline, c.cached = c.child.Info().Inline, c.child.Info().Cached
+	c.pace.patient = cfg.patient
 	c.ext, c.struc = c.sess.Extended, c.sess.Structured
 	if c.sock = newSock(c.nc); c.sock != nil && !c.sess.TLS {
 		c.link = c.sock
@@ -222,6 +225,7 @@ func (c *conn) end() {
 	c.cut()
 	c.helpers.Wait()
 	c.pipe.close()
+	c.aside.Close()
 	c.q.Close()
 }
 

@@ -25,6 +25,8 @@ type pace struct {
 	avoid int // requests yet to be kept from the reader
 	next  int // how many, the next time
 	quick int // quick ones in a row
+	// patient: none is too slow
+	patient bool
 }
 
 // inPlace says whether to serve the next request in place.
@@ -39,7 +41,7 @@ func (p *pace) inPlace() bool {
 // took notes that a request of n bytes, served in place, took ns nanoseconds;
 // slow of them are too many.
 func (p *pace) took(ns, n, slow int64) {
-	if ns <= slow+n {
+	if ns <= slow+n || p.patient {
 		if p.quick++; p.quick >= forgetAvoid {
 			p.next = 0
 		}

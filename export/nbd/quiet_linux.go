@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,74 +16,49 @@ import (
 // quiet is a UNIX socket that wakes its server for what arrives and for nothing
 // else. The runtime's poller watches every socket in both directions, and a
 // UNIX socket reports room to send each time that its peer has read something:
-// one wake-up too many for each reply. Here the poller has an epoll instance in
-// the socket's place, which watches for reading only; another one watches for
-// room, while somebody waits for it.
+// one wake-up too many for each reply. Here the poller has two epoll instances
+// in the socket's place: one watches for reading, the other one for room, while
+// somebody waits for it.
 type quiet struct {
 	local, remote net.Addr
 
 	// fd is in use by those who hold mu shared; Close takes it for itself.
-	mu sync.RWMutex
-	fd int
+	mu     sync.RWMutex
+	fd     int
+	closed atomic.Bool
 
 	// One reads and one writes at a time. What they want to call is kept here,
 	// for functions that are made once: a request allocates nothing.
 	reading, writing  sync.Mutex
 	readFn, writeFn   func(fd uintptr) bool
-	inReady, outReady func(uintptr) bool
-	in                *watcher
-	out               *watcher // made when it is first needed
+	inReady, outReady func(ep uintptr) bool
+	unwatch           func(ep uintptr)
+	in, out           watcher
 
-	state    sync.Mutex // over what follows, and the making of out
-	closed   bool
-	deadline time.Time // of writing
+	event    unix.EpollEvent
+	watched  bool // for room
+	watchErr error
 }
 
 // watcher is an epoll instance that the runtime's poller watches.
 type watcher struct {
 	file *os.File
 	rc   syscall.RawConn
-
-	// The call under way, for ctl, which is made once.
-	ctl   func(ep uintptr)
-	op    int
-	fd    int
-	event unix.EpollEvent
-	err   error
 }
 
-func newWatcher() (*watcher, error) {
+func newWatcher() (w watcher, err error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, os.NewSyscallError("epoll_create1", err)
+		return w, os.NewSyscallError("epoll_create1", err)
 	}
 	if err := unix.SetNonblock(ep, true); err != nil { // or the poller does not take it
-		return nil, errors.Join(err, unix.Close(ep))
+		return w, errors.Join(err, unix.Close(ep))
 	}
-	w := &watcher{file: os.NewFile(uintptr(ep), "epoll")}
-	w.ctl = func(ep uintptr) { w.err = unix.EpollCtl(int(ep), w.op, w.fd, &w.event) }
+	w.file = os.NewFile(uintptr(ep), "epoll")
 	if w.rc, err = w.file.SyscallConn(); err != nil {
-		return nil, errors.Join(err, w.file.Close())
+		return w, errors.Join(err, w.file.Close())
 	}
 	return w, nil
-}
-
-func (w *watcher) add(fd int, events uint32) error {
-	w.op, w.fd, w.event = unix.EPOLL_CTL_ADD, fd, unix.EpollEvent{Events: events, Fd: int32(fd)}
-	return w.control()
-}
-
-func (w *watcher) remove() error {
-	w.op = unix.EPOLL_CTL_DEL
-	return w.control()
-}
-
-// control changes what is watched, unless the watcher has been closed.
-func (w *watcher) control() error {
-	if closed := w.rc.Control(w.ctl); closed != nil {
-		return closed
-	}
-	return os.NewSyscallError("epoll_ctl", w.err)
 }
 
 // quieten takes a UNIX socket over. Other connections it returns as they are,
@@ -101,23 +77,29 @@ func quieten(nc net.Conn) net.Conn {
 	return q
 }
 
+// newQuiet makes all that the connection will need: a client that is connected
+// must not suffer from others who use up the descriptors.
 func newQuiet(uc *net.UnixConn) (*quiet, error) {
-	q := &quiet{local: uc.LocalAddr(), remote: uc.RemoteAddr()}
+	q := &quiet{local: uc.LocalAddr(), remote: uc.RemoteAddr(), fd: -1}
 	q.inReady = func(uintptr) bool { return q.readFn(uintptr(q.fd)) }
-	q.outReady = func(uintptr) bool { return q.writeFn(uintptr(q.fd)) }
+	q.outReady = q.tryOut
+	q.unwatch = func(ep uintptr) { _ = unix.EpollCtl(int(ep), unix.EPOLL_CTL_DEL, q.fd, nil) } // it was added
 	rc, err := uc.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	q.fd = -1
 	if e := rc.Control(func(fd uintptr) { q.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil || err != nil {
 		return nil, errors.Join(e, err)
 	}
 	if q.in, err = newWatcher(); err != nil {
 		return nil, errors.Join(err, unix.Close(q.fd))
 	}
-	if err := q.in.add(q.fd, unix.EPOLLIN|unix.EPOLLRDHUP); err != nil {
+	if q.out, err = newWatcher(); err != nil {
 		return nil, errors.Join(err, q.in.file.Close(), unix.Close(q.fd))
+	}
+	arrives := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP}
+	if e := q.in.rc.Control(func(ep uintptr) { err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, q.fd, &arrives) }); e != nil || err != nil {
+		return nil, errors.Join(e, err, q.Close())
 	}
 	return q, nil
 }
@@ -125,11 +107,19 @@ func newQuiet(uc *net.UnixConn) (*quiet, error) {
 // use keeps fd open until the matching RUnlock of mu.
 func (q *quiet) use() error {
 	q.mu.RLock()
-	if q.fd < 0 {
+	if q.closed.Load() {
 		q.mu.RUnlock()
 		return net.ErrClosed
 	}
 	return nil
+}
+
+// told is err in the words of package net, whose connections q replaces.
+func (q *quiet) told(err error) error {
+	if err != nil && q.closed.Load() {
+		return net.ErrClosed
+	}
+	return err
 }
 
 // quietConn is q as syscall.RawConn: what net's own connections offer.
@@ -168,75 +158,29 @@ func (q quietConn) Write(f func(fd uintptr) bool) error {
 	defer q.mu.RUnlock()
 	q.writing.Lock()
 	defer q.writing.Unlock()
-	if err := q.writable(); err != nil {
-		return err
+	q.writeFn, q.watched, q.watchErr = f, false, nil
+	err := q.out.rc.Read(q.outReady)
+	if q.watched {
+		_ = q.out.rc.Control(q.unwatch) // a watcher that was closed watches nothing
 	}
-	if f(uintptr(q.fd)) {
-		return nil
-	}
-	q.writeFn = f
-	return q.told(q.waitRoom())
-}
-
-// told is err in the words of package net, whose connections q replaces.
-func (q *quiet) told(err error) error {
 	if err == nil {
-		return nil
+		err = q.watchErr
 	}
-	q.state.Lock()
-	defer q.state.Unlock()
-	if q.closed {
-		return net.ErrClosed
-	}
-	return err
+	return q.told(err)
 }
 
-// writable refuses what comes too late, before it is tried.
-func (q *quiet) writable() error {
-	q.state.Lock()
-	defer q.state.Unlock()
-	switch {
-	case q.closed:
-		return net.ErrClosed
-	case !q.deadline.IsZero() && !time.Now().Before(q.deadline):
-		return os.ErrDeadlineExceeded
+// tryOut calls writeFn, and watches for room from when there is none.
+func (q *quiet) tryOut(ep uintptr) bool {
+	if q.writeFn(uintptr(q.fd)) {
+		return true
 	}
-	return nil
-}
-
-// waitRoom calls writeFn each time that there is room, until it returns true.
-func (q *quiet) waitRoom() error {
-	if err := q.makeOut(); err != nil {
-		return err
+	if q.watched {
+		return false
 	}
-	if err := q.out.add(q.fd, unix.EPOLLOUT); err != nil {
-		return err
-	}
-	if err := q.out.rc.Read(q.outReady); err != nil {
-		_ = q.out.remove() // fails where it was closed; the first error says so
-		return err
-	}
-	return q.out.remove()
-}
-
-func (q *quiet) makeOut() error {
-	q.state.Lock()
-	defer q.state.Unlock()
-	if q.closed {
-		return net.ErrClosed
-	}
-	if q.out != nil {
-		return nil
-	}
-	w, err := newWatcher()
-	if err != nil {
-		return err
-	}
-	if err := w.file.SetReadDeadline(q.deadline); err != nil {
-		return errors.Join(err, w.file.Close())
-	}
-	q.out = w
-	return nil
+	q.event = unix.EpollEvent{Events: unix.EPOLLOUT}
+	q.watchErr = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, q.fd, &q.event))
+	q.watched = q.watchErr == nil
+	return !q.watched
 }
 
 // Read implements net.Conn.
@@ -297,22 +241,13 @@ func (q *quiet) CloseWrite() error {
 
 // Close implements net.Conn. Who waits is woken.
 func (q *quiet) Close() error {
-	q.state.Lock()
-	if q.closed {
-		q.state.Unlock()
+	if q.closed.Swap(true) {
 		return net.ErrClosed
 	}
-	q.closed = true
-	err := q.in.file.Close()
-	if q.out != nil {
-		err = errors.Join(err, q.out.file.Close())
-	}
-	q.state.Unlock()
+	err := errors.Join(q.in.file.Close(), q.out.file.Close())
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	err = errors.Join(err, unix.Close(q.fd))
-	q.fd = -1
-	return err
+	return errors.Join(err, unix.Close(q.fd))
 }
 
 // LocalAddr and RemoteAddr implement net.Conn.
@@ -325,20 +260,7 @@ func (q *quiet) SetDeadline(t time.Time) error {
 }
 
 // SetReadDeadline implements net.Conn.
-func (q *quiet) SetReadDeadline(t time.Time) error {
-	return q.told(q.in.file.SetReadDeadline(t))
-}
+func (q *quiet) SetReadDeadline(t time.Time) error { return q.told(q.in.file.SetReadDeadline(t)) }
 
-// SetWriteDeadline implements net.Conn.
-func (q *quiet) SetWriteDeadline(t time.Time) error {
-	q.state.Lock()
-	defer q.state.Unlock()
-	q.deadline = t
-	switch {
-	case q.closed:
-		return net.ErrClosed
-	case q.out == nil:
-		return nil
-	}
-	return q.out.file.SetReadDeadline(t)
-}
+// SetWriteDeadline implements net.Conn: who writes waits to read from out.
+func (q *quiet) SetWriteDeadline(t time.Time) error { return q.told(q.out.file.SetReadDeadline(t)) }

@@ -104,6 +104,41 @@ func TestQuietSocketMovesBytes(t *testing.T) {
 	}
 }
 
+// outQueued is what the peer has not read yet, in bytes.
+func outQueued(t *testing.T, q *quiet) (n int) {
+	t.Helper()
+	if err := (quietConn{q}).Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A client that is connected does not feel that there are no more descriptors.
+func TestQuietSocketNeedsNoMoreDescriptors(t *testing.T) {
+	q, peer := quietPair(t)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	got := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(io.Discard, peer, 8<<20)
+		got <- err
+	}()
+	if n, err := q.Write(make([]byte, 8<<20)); n != 8<<20 || err != nil {
+		t.Errorf("%d bytes were written: %v", n, err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
 // Deadlines end reading and writing, before they wait and while they do.
 func TestQuietSocketDeadlines(t *testing.T) {
 	q, _ := quietPair(t)
@@ -140,14 +175,13 @@ func TestQuietSocketCloses(t *testing.T) {
 		_, err := q.Write(make([]byte, 64<<20))
 		errs <- err
 	}()
-	for begun := time.Now(); time.Since(begun) < 50*time.Millisecond; {
-		q.state.Lock() // the writer waits by now, or is about to: both must end
-		waits := q.out != nil
-		q.state.Unlock()
-		if waits {
-			break
+	waitFor(t, "the writer to wait for room", func() bool {
+		free := q.writing.TryLock()
+		if free {
+			q.writing.Unlock()
 		}
-	}
+		return !free && outQueued(t, q) > 0
+	})
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"sync/atomic"
 	"syscall"
 
 	"github.com/platter-storage/platter/block"
@@ -20,20 +21,33 @@ import (
 const (
 	// minSpliced is the shortest read that is sent so.
 	minSpliced = 64 << 10
-	// pipeSize is what a pipe is asked to hold: the longest payload of a slot,
-	// and a page more where it begins within one. The system gives less to
-	// those who are not privileged.
+	// pipeSize is what a pipe is asked to hold. Who is not privileged gets
+	// half of it: the longest payload of a slot where it begins with a page,
+	// and a page less where it does not.
 	pipeSize = 2 << 20
 )
 
 // pipe holds pages on their way from file to socket.
 type pipe struct {
-	r, w int
-	max  int64 // the most bytes that are tried
-	off  bool  // the file cannot do it
+	r, w  int
+	most  int64 // what it holds, in bytes
+	learn int64 // what turned out not to fit, 0 if nothing did
+	off   bool  // it cannot be done: not by this file, or no pipe is to be had
+	reads atomic.Int64
 }
 
-// open makes the pipe.
+// holds says whether n bytes are worth a try. It makes the pipe.
+func (p *pipe) holds(n int64) bool {
+	if p.off || p.learn > 0 && n >= p.learn {
+		return false
+	}
+	if p.w == 0 && !p.open() {
+		p.off = true
+		return false
+	}
+	return n <= p.most
+}
+
 func (p *pipe) open() bool {
 	var fds [2]int
 	if unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
@@ -42,7 +56,7 @@ func (p *pipe) open() bool {
 	p.r, p.w = fds[0], fds[1]
 	for size := pipeSize; size >= minSpliced; size /= 2 {
 		if n, err := unix.FcntlInt(uintptr(p.w), unix.F_SETPIPE_SZ, size); err == nil {
-			p.max = int64(n)
+			p.most = int64(n)
 			return true
 		}
 	}
@@ -65,27 +79,26 @@ func (p *pipe) fill(fd int, off, n int64) bool {
 		switch {
 		case err == unix.EINTR:
 		case err != nil || k == 0: // or the file has become shorter
-			if err == unix.EINVAL || err == unix.ENOSYS || err == unix.EPERM {
+			switch err {
+			case unix.EINVAL, unix.ENOSYS, unix.EPERM:
 				p.off = true
-			} else if err == unix.EAGAIN {
-				p.max = n - left // pages are few, and these bytes lie in many
+			case unix.EAGAIN: // the bytes lie in more pages than it has places
+				p.learn = n
 			}
-			p.close()
+			p.close() // with what it has
 			return false
 		default:
 			left -= k
 		}
 	}
+	p.reads.Add(1)
 	return true
 }
 
 // canSplice says whether the read in s may be answered from the page cache.
 func (c *conn) canSplice(s *slot) bool {
 	n := int64(s.rq.Length)
-	if !c.cached || c.sock == nil || c.pipe.off || n < minSpliced || len(s.vec) != 1 {
-		return false
-	}
-	if c.pipe.w == 0 && !c.pipe.open() || n > c.pipe.max {
+	if !c.cached || c.sock == nil || n < minSpliced || len(s.vec) != 1 || !c.pipe.holds(n) {
 		return false
 	}
 	if !c.struc || s.rq.Flags&wire.CmdFlagDF != 0 {
@@ -94,17 +107,23 @@ func (c *conn) canSplice(s *slot) bool {
 	if _, local := c.sock.nc.(*quiet); !local {
 		return false // zeroes are found and not sent: that is worth more on a wire
 	}
-	x, err := c.child.BlockStatus(s.req, int64(s.rq.Offset), n)
+	rq := c.aside.Begin()
+	rq.SetContext(c.ctx)
+	x, err := c.child.BlockStatus(rq, int64(s.rq.Offset), n)
+	c.aside.End(rq, block.OpStatus, n, err)
 	return err == nil && x.Data && x.Len == n
 }
 
 // splice answers the read in s from the page cache, on the reader's time. False:
 // nothing has happened.
 func (c *conn) splice(s *slot) bool {
+	if !c.cached {
+		return false
+	}
+	c.submit() // what is in flight must not wait for what may wait for it
 	if !c.canSplice(s) {
 		return false
 	}
-	c.submit() // what is in flight must not wait for this
 	n, began := int64(s.rq.Length), c.q.Env().Now()
 	m, ok := c.child.Map(s.req, block.OpRead, int64(s.rq.Offset), s.vec, 0)
 	if !ok {
