@@ -51,13 +51,7 @@ func bury(t *testing.T, q *Queue) {
 
 const crashRequests = 9
 
-func inflightIn(t *testing.T, record []uint64, packed bool) *virtio.Inflight {
-	f, err := virtio.NewInflight(bytesOf(record), 32, packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
+func recordIn(record []uint64) Record { return Record{Mem: bytesOf(record), Size: 32} }
 
 // crashAt runs the script with a death at step n, and reports whether there was
 // one.
@@ -69,7 +63,7 @@ func crashAt(t *testing.T, features uint64, n int) (died bool) {
 	record := make([]uint64, virtio.InflightSize(32, packed)/8)
 	q, dead := mortal(t, c, n)
 	v := g.vring()
-	v.Inflight = inflightIn(t, record, packed)
+	v.Record = recordIn(record)
 	attached := make(chan error, 1)
 	go func() { attached <- errors.Join(q.Attach(v), q.Enable(true)) }()
 	select {
@@ -108,7 +102,7 @@ func crashAt(t *testing.T, features uint64, n int) (died bool) {
 	}
 	bury(t, q)
 	next := startDetached(t, Config{Child: c, Poll: -1})
-	v.Inflight = inflightIn(t, record, packed)
+	v.Record = recordIn(record)
 	if err := errors.Join(next.Attach(v), next.Enable(true)); err != nil {
 		t.Fatalf("step %d: %v", n, err)
 	}

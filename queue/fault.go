@@ -32,11 +32,22 @@ func recoverFault(err *error) {
 	}
 }
 
+// ringGone says what happened when memory that is not a request's is gone.
+const ringGone = "the memory of the ring, of its records or of its dirty log is gone (the front end has cut a file short)"
+
+// recoverRing is recoverFault where the ring's own memory is touched before the
+// ring is served. It is deferred.
+func recoverRing(err *error) {
+	if r := recover(); r != nil && faulted(r) {
+		*err = fmt.Errorf("%s: %w", ringGone, syscall.EFAULT)
+	}
+}
+
 // ringFault breaks the ring if its own memory is gone, that of its in-flight
 // records, or the dirty log. It is deferred.
 func (q *Queue) ringFault(doing string) {
 	if r := recover(); r != nil && faulted(r) {
-		q.breakRing(fmt.Sprintf("the memory of the ring, of its records or of its dirty log is gone (the front end has cut a file short): found while %s", doing))
+		q.breakRing(ringGone + ": found while " + doing)
 	}
 }
 

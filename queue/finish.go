@@ -95,7 +95,6 @@ func putStatus(s *slot) (err error) {
 
 // mark notes in the dirty log what a request has written.
 func (q *Queue) mark(i int, s *slot) {
-	defer q.ringFault("marking what was written")
 	defer q.ringFault("marking pages in the dirty log")
 	q.one[0] = s.reply.bytes()
 	ok := q.dirty.MarkVector(q.mem, q.one[:])

@@ -480,3 +480,86 @@ func TestFloodIsServedInBatches(t *testing.T) {
 		<-ended
 	}
 }
+
+// A broken ring's requests end without an answer. What stays on record of them
+// must not be done on the ring that follows the guest's reset, nor stand in its
+// way.
+func TestBrokenRingLeavesNoRecord(t *testing.T) {
+	for _, r := range rings {
+		t.Run(r.name, func(t *testing.T) {
+			d := newGated()
+			g := newGuest(t, guestConfig{size: 32, features: r.features})
+			packed := r.features&virtio.FeatureRingPacked != 0
+			record := make([]uint64, virtio.InflightSize(32, packed)/8)
+			q := startDetached(t, Config{Child: d.edge(t)})
+			v := g.vring()
+			v.Record = recordIn(record)
+			if err := errors.Join(q.Attach(v), q.Enable(true)); err != nil {
+				t.Fatal(err)
+			}
+			d.shut()
+			offerWrites(t, g, 4)
+			until(t, "requests at the gate", func() bool { return d.at.Load() == 4 })
+			if err := q.command(long(t), false, func() error { q.breakRing("the test says so"); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			d.open()
+			if _, err := q.Stop(long(t)); err != nil {
+				t.Fatal(err)
+			}
+			for i, w := range record {
+				if w != 0 {
+					t.Fatalf("word %d of the record is %#x", i, w)
+				}
+			}
+			again := g.again()
+			if err := errors.Join(q.Attach(v), q.Enable(true)); err != nil {
+				t.Fatal(err)
+			}
+			if st, _ := again.one(uint32(virtio.BlkIn), 3, 512, 1, false); st != virtio.BlkOK || g.buffer(0)[0] != 4 {
+				t.Errorf("after the reset: status %d, content %d", st, g.buffer(0)[0])
+			}
+			if s := q.Stats(); s.State != Enabled || s.Resumed != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// Records that are gone before the ring starts, or when it is given up broken,
+// cost the ring and nobody his life.
+func TestRecordThatIsGone(t *testing.T) {
+	for _, r := range rings {
+		t.Run(r.name, func(t *testing.T) {
+			_, c := disk(t, newEnv(), "driver=mem,size=16M", false)
+			packed := r.features&virtio.FeatureRingPacked != 0
+			fd := 0
+			n := virtio.InflightSize(32, packed)
+			mem := shortMemory(t, &fd)(n)
+			g := newGuest(t, guestConfig{size: 32, features: r.features})
+			q := startDetached(t, Config{Child: c})
+			v := g.vring()
+			v.Record = Record{Mem: mem, Size: 32}
+			cut := func(size int) {
+				if err := unix.Ftruncate(fd, int64(size)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cut(0)
+			if err := q.Attach(v); !errors.Is(err, unix.EFAULT) || !strings.Contains(err.Error(), "of its records") {
+				t.Fatalf("attaching: %v", err)
+			}
+			cut(n)
+			if err := errors.Join(q.Attach(v), q.Enable(true)); err != nil {
+				t.Fatal(err)
+			}
+			cut(0)
+			g.offer(0, uint32(virtio.BlkIn), 0, 512, 1, false)
+			g.kickNow()
+			until(t, "a broken ring", func() bool { return q.Stats().State == Broken })
+			if _, err := q.Stop(long(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -79,9 +79,17 @@ type Vring struct {
 	Log     *virtio.Log
 	RingLog RingLog
 
-	// Inflight, where there is one, outlives this process. What it lists as
-	// in flight is taken up again, once each, before anything new.
-	Inflight *virtio.Inflight
+	// Record, where it has memory, outlives this process. What it lists as in
+	// flight is taken up again, once each, before anything new.
+	Record Record
+}
+
+// Record is this queue's part of the buffer that in-flight records are kept in,
+// for the kind of ring that it serves. Only the queue touches it: the file behind
+// it may be cut short at any time.
+type Record struct {
+	Mem  []byte // virtio.InflightSize; none: nothing is kept
+	Size uint16 // descriptors of the rings that the buffer was made for
 }
 
 // RingLog says where a ring lies in a dirty log.

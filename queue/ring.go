@@ -39,20 +39,33 @@ func (q *Queue) attach(v Vring) error {
 	return nil
 }
 
-// newRing reads the ring's memory, which may be gone already.
+// newRing reads the memory of the ring and of its records, which may be gone
+// already.
 func (q *Queue) newRing(v Vring) (r *virtio.Ring, err error) {
-	defer recoverFault(&err)
+	defer recoverRing(&err)
 	if v.Map == nil {
 		return nil, fmt.Errorf("a ring without guest memory")
 	}
-	return virtio.NewRing(v.Layout, v.Map, virtio.Options{Base: v.Base, Inflight: v.Inflight, Crash: q.ringHook})
+	o := virtio.Options{Base: v.Base, Crash: q.ringHook}
+	if v.Record.Mem != nil {
+		packed := v.Layout.Features&virtio.FeatureRingPacked != 0
+		if o.Inflight, err = virtio.NewInflight(v.Record.Mem, v.Record.Size, packed); err != nil {
+			return nil, err
+		}
+	}
+	return virtio.NewRing(v.Layout, v.Map, o)
 }
 
 // detach gives the ring up. Nothing is in flight. It answers where the ring, or
-// the one that the queue had last, can go on.
+// the one that the queue had last, can go on. One that is broken cannot: what it
+// had in flight has ended and nobody was told, so its records are emptied, for
+// else the ring that follows the guest's reset would answer what it has not.
 func (q *Queue) detach() (base uint32) {
 	if q.ring == nil {
 		return q.base
+	}
+	if q.broken {
+		_ = q.forget() // records that are gone are empty
 	}
 	q.disarm()
 	q.base = q.ring.Base()
@@ -62,6 +75,13 @@ func (q *Queue) detach() (base uint32) {
 	q.enabled, q.broken = false, false
 	q.setState()
 	return q.base
+}
+
+// forget empties the ring's records, if their memory is there.
+func (q *Queue) forget() (err error) {
+	defer recoverFault(&err)
+	q.ring.Forget()
+	return nil
 }
 
 // setKick watches another descriptor.
@@ -110,7 +130,7 @@ func (q *Queue) register(memory [][]byte) error {
 
 // remap moves the ring.
 func (q *Queue) remap(m *virtio.Map, desc, driver, device []byte) (err error) {
-	defer recoverFault(&err)
+	defer recoverRing(&err)
 	return q.ring.Remap(m, desc, driver, device)
 }
 

@@ -10,7 +10,7 @@ const (
 	RuleNone          Rule = iota
 	RuleAvailIndex         // the available index is further ahead than the ring is long
 	RuleHead               // a head that is no descriptor of the table
-	RuleOutstanding        // more chains or descriptors out than the ring has, or one head twice
+	RuleOutstanding        // more chains or descriptors out than the ring has, or a head that is on record as in flight
 	RuleNext               // a next that is no descriptor of the table
 	RuleLoop               // a chain longer than its table, or than MaxSegs
 	RuleIndirect           // an indirect descriptor without the feature, within a table, or in the middle of a chain

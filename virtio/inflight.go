@@ -17,8 +17,11 @@ import (
 // once, in the order in which they were offered. A request may so be executed
 // twice, but is answered once.
 //
-// The memory is shared with the front end. While a Ring runs it only writes
-// there, and what NewRing reads is checked: contradictions are errors.
+// The memory is shared with the front end, who may change it at any time or cut
+// its file short. What NewRing reads is checked: contradictions are errors. A
+// Ring that runs reads little of it, and nothing that it would trust: whether a
+// head is in flight already, the list of the last batch, and the chains that it
+// gives out again, which are checked like the driver's.
 type Inflight struct {
 	mem     []byte
 	packed  bool
@@ -129,6 +132,22 @@ func (f *Inflight) listSplit(head uint16) {
 	f.put16(ifSplitLastBatch, head)
 }
 
+// forget makes the records those of nothing. The version goes first: whoever
+// finds it gone begins anew, whatever is left of the rest.
+func (f *Inflight) forget() {
+	f.put16(ifVersion, 0)
+	clear(f.mem[:InflightSize(f.size, f.packed)])
+}
+
+// Forget empties the in-flight records: what is out will not be given back. It
+// is for a ring that is given up because the driver has to reset it. What the
+// driver offers after that is another ring, whose records these must not be.
+func (r *Ring) Forget() {
+	if r.inflight != nil {
+		r.inflight.forget()
+	}
+}
+
 // recover takes up what the records say: the ring's positions, and the chains
 // to be given out again.
 func (r *Ring) recover() error {
@@ -137,13 +156,13 @@ func (r *Ring) recover() error {
 		return fmt.Errorf("%w: they are for another kind of ring, or for %d descriptors when the ring has %d", ErrInflight, f.size, r.size)
 	}
 	if f.fresh() {
+		f.forget() // what is there beside a version means nothing
 		f.put16(ifDescNum, f.size)
 		if r.packed {
 			f.initPacked(r.used, r.usedWrap)
 		} else {
 			f.settleSplit(r.used)
 		}
-		f.put64(0, 0)
 		r.step(StepRecovering)
 		f.put16(ifVersion, inflightVersion)
 		return nil

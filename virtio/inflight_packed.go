@@ -41,10 +41,9 @@ func (f *Inflight) putFree(head uint16, stays bool) {
 	}
 }
 
-// initPacked writes the record of a ring at rest. The free list ends with an
-// index that is none.
+// initPacked makes empty memory the record of a ring at rest. The free list ends
+// with an index that is none.
 func (f *Inflight) initPacked(used uint16, wrap bool) {
-	clear(f.mem[ifPackedHeader : ifPackedHeader+ifPackedEntry*int(f.size)])
 	for i := range f.size {
 		f.setNext(i, i+1)
 	}

@@ -263,6 +263,60 @@ func TestInflightFreshInMidLife(t *testing.T) {
 	}
 }
 
+// TestInflightFreshIsOfNothing: what a record without a version has in it means
+// nothing, and is not there any more once it has one.
+func TestInflightFreshIsOfNothing(t *testing.T) {
+	for _, features := range []uint64{0, FeatureRingPacked} {
+		g := newGuest(8, features).start(t)
+		mem := make([]byte, InflightSize(8, g.l.packed()))
+		for i := range mem {
+			mem[i] = byte(i) | 1
+		}
+		clear(mem[ifVersion : ifVersion+2])
+		if err := g.records(t, mem, 8); err != nil {
+			t.Fatal(err)
+		}
+		want := make([]byte, len(mem))
+		if err := g.records(t, want, 8); err != nil {
+			t.Fatal(err)
+		}
+		if n := g.ring.inflight.entry(8); !slices.Equal(mem[ifVersion:n], want[ifVersion:n]) {
+			t.Errorf("features %#x: % x, not % x", features, mem[ifVersion:n], want[ifVersion:n])
+		}
+		if err := g.records(t, mem, 8); err != nil || g.ring.Out() != 0 {
+			t.Errorf("features %#x: a successor: %v, %d chains", features, err, g.ring.Out())
+		}
+		g.mustAdd(t, segs(here, 1), segs(here, 1), false)
+		g.driver.Kick()
+		var c Chain
+		g.mustPop(t, &c)
+	}
+}
+
+// TestInflightForget: a ring that is given up leaves nothing on record, also if
+// that breaks off behind its first step.
+func TestInflightForget(t *testing.T) {
+	for _, features := range []uint64{0, FeatureRingPacked} {
+		g := newGuest(8, features).start(t)
+		mem := make([]byte, InflightSize(8, g.l.packed()))
+		if err := g.records(t, mem, 8); err != nil {
+			t.Fatal(err)
+		}
+		g.mustAdd(t, segs(here, 1), segs(here, 1), false)
+		g.driver.Kick()
+		var c Chain
+		g.mustPop(t, &c)
+		broken := slices.Clone(mem)
+		clear(broken[ifVersion : ifVersion+2])
+		g.ring.Forget()
+		for _, left := range [][]byte{mem, broken} {
+			if err := g.records(t, left, 8); err != nil || g.ring.Out() != 0 {
+				t.Errorf("features %#x: %v, %d chains on record", features, err, g.ring.Out())
+			}
+		}
+	}
+}
+
 // TestInflightHeadTwice: a driver that offers a chain again that is in flight
 // stops its queue; the record would not know which of them is done.
 func TestInflightHeadTwice(t *testing.T) {

@@ -171,7 +171,7 @@ type Ring struct {
 	fifo    []pending // chains out, in the order in which they were popped; with IN_ORDER only
 	first   uint32    // of fifo, free running
 	next    uint32
-	again   []uint16 // heads that Pop gives out first, latest last
+	again   []uint16 // heads that Pop gives out first, from the end on: the one offered first is last
 
 	availIdx   half    // split
 	availFlags half    // split

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/platter-storage/platter/internal/sys"
+	"github.com/platter-storage/platter/queue"
 	"github.com/platter-storage/platter/virtio"
 	wire "github.com/platter-storage/platter/wire/vhostuser"
 )
@@ -146,10 +147,12 @@ func (s *session) checkInflight(in wire.Inflight) error {
 // recordOf is the part of the record that is of one queue, nil where there is
 // none. QEMU asks for a record by the queue size that it was started with, and
 // lets firmware make a larger ring: such a ring is served all the same.
-func (s *session) recordOf(v *vring) (*virtio.Inflight, error) {
+// The record is not looked into here: its file may be gone, and the queue can
+// bear that.
+func (s *session) recordOf(v *vring) (queue.Record, error) {
 	r := &s.record
 	if r.fd < 0 {
-		return nil, nil
+		return queue.Record{}, nil
 	}
 	packed := s.features&virtio.FeatureRingPacked != 0
 	part := virtio.InflightSize(r.QueueSize, packed)
@@ -158,11 +161,11 @@ func (s *session) recordOf(v *vring) (*virtio.Inflight, error) {
 	case index >= int(r.Queues) || v.num > int(r.QueueSize):
 		s.d.pace.Warn(s.log, "a queue has no place in the record of requests in flight: what is in flight when this process dies is lost to the guest; start the machine with the queue size that its driver uses",
 			"queue", index, "descriptors", v.num, "record_queues", r.Queues, "record_descriptors", r.QueueSize)
-		return nil, nil
+		return queue.Record{}, nil
 	case (index+1)*part > len(r.mem):
-		return nil, fmt.Errorf("the record of requests in flight has %d bytes, the part of queue %d would end at %d", len(r.mem), index, (index+1)*part)
+		return queue.Record{}, fmt.Errorf("the record of requests in flight has %d bytes, the part of queue %d would end at %d", len(r.mem), index, (index+1)*part)
 	}
-	return virtio.NewInflight(r.mem[index*part:(index+1)*part], r.QueueSize, packed)
+	return queue.Record{Mem: r.mem[index*part : (index+1)*part], Size: r.QueueSize}, nil
 }
 
 // keepMode notes the cache mode for a successor. The trailer is written and

@@ -340,6 +340,42 @@ func TestTruncatedRecord(t *testing.T) {
 	}
 }
 
+// A record whose file is cut short before a ring starts is a ring that cannot
+// start: the front end is told, other machines notice nothing.
+func TestRecordCutBeforeTheRingStarts(t *testing.T) {
+	for name, features := range map[string]uint64{"split": rings["split"], "packed": rings["packed"]} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, blocktest.EmulatorConfig{}, Config{})
+			m := newVM(t, 1, 32, features)
+			m.connect(r, allProtocol)
+			m.must(m.SetFeatures(m.features))
+			m.shareMemory()
+			rec := newMemory(t, 0, 0, 64<<10)
+			m.must(m.SetInflight(wire.Inflight{MmapSize: rec.Size, Queues: 1, QueueSize: 32}, rec.fd))
+			if err := unix.Ftruncate(rec.fd, 0); err != nil {
+				t.Fatal(err)
+			}
+			q := m.queues[0]
+			m.must(m.SetVringNum(0, 32))
+			m.must(m.SetVringBase(0, q.base))
+			m.must(m.SetVringAddr(q.addr))
+			var nack *wire.NackError
+			if err := m.SetVringFd(wire.SetVringKick, 0, q.kick); !errors.As(err, &nack) {
+				t.Fatalf("a ring without the record that it was promised: %v", err)
+			}
+			r.saw("queue 0 cannot start")
+			r.saw("of its records or of its dirty log is gone")
+			if err := unix.Ftruncate(rec.fd, 64<<10); err != nil {
+				t.Fatal(err)
+			}
+			m.must(m.SetVringNum(0, 32)) // there again, the record is that of nothing
+			m.must(m.SetVringEnable(0, true))
+			q.write(0, 1, 512)
+			q.checkRead(0, 1, 512)
+		})
+	}
+}
+
 func dirtyPages(bits memory) map[uint64]bool {
 	got := map[uint64]bool{}
 	for i, b := range bits.mem {
