@@ -25,7 +25,7 @@ func TestThrottle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if took, least := time.Since(start), 20*time.Second/40; took < least { // 4 may come at once
+	if took, least := time.Since(start), 19*time.Second/40; took < least { // 4 may come at once, and one before its time
 		t.Errorf("24 requests of two clients took %v, %v is the least under 40 a second", took, least)
 	}
 	for text, want := range map[string]string{

@@ -2,35 +2,40 @@
 // bytes a second, with bursts. Disks of one group share their limits.
 //
 // Reads, writes, write zeroes and discards are counted, the latter two as
-// writes; flushes pass. Requests that the limits hold back wait their turn in
-// the order in which they came. A request longer than a whole burst begins when
-// all of that is saved up, and what comes after it waits the longer.
+// writes; flushes pass. A request that the limits hold back sleeps here, and who
+// drains the disk waits for it: an export that can leave requests with its
+// client does better with a limiter of its own (internal/ratelimit).
 package throttle
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/ratelimit"
 )
 
 func init() {
 	block.Register(&block.Driver{
-		Name: "throttle", Kind: block.KindFilter, Doc: "limits requests and bytes a second", Options: options, Open: open,
+		Name: "throttle", Kind: block.KindFilter, Doc: "limits requests and bytes a second", Options: options(), Open: open,
 	})
+}
+
+func options() []block.Option {
+	file := block.Option{Name: "file", Type: block.OptNode, Required: true, Help: "the disk that is to be limited"}
+	return append([]block.Option{file}, ratelimit.Spec.Options...)
 }
 
 // node is the filter.
 type node struct {
-	info   block.Info
-	file   *block.Child
-	group  string
-	bucket *Bucket
-	now    func() int64
+	info    block.Info
+	file    *block.Child
+	setting ratelimit.Setting
+	bucket  *ratelimit.Bucket
+	now     func() int64
 }
 
 func open(_ context.Context, a *block.OpenArgs) (block.Node, error) {
-	limits, err := readLimits(a.Options)
+	setting, err := ratelimit.Read(a.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +43,11 @@ func open(_ context.Context, a *block.OpenArgs) (block.Node, error) {
 	if !a.ReadOnly {
 		perm, shared = block.PermRead|block.PermWrite|block.PermResize, block.PermRead|block.PermWriteUnchanged
 	}
-	n := &node{group: a.Options.String("group"), now: a.Env.Now}
+	n := &node{setting: setting, now: a.Env.Now}
 	if n.file, err = a.Child("file", block.RoleFiltered, perm, shared); err != nil {
 		return nil, err
 	}
-	if n.bucket, err = join(n.group, limits, limits.any()); err != nil {
+	if n.bucket, err = ratelimit.Join(setting); err != nil {
 		return nil, err
 	}
 	below := n.file.Info()
@@ -61,52 +66,50 @@ func (n *node) Info() *block.Info { return &n.info }
 
 // explain names the limits.
 func (n *node) explain() []string {
-	s := "throttle: " + n.bucket.Limits().String()
-	if n.group != "" {
-		s += fmt.Sprintf(", shared by the group %q", n.group)
-	}
-	return []string{s}
+	now := ratelimit.Setting{Limits: n.bucket.Limits(), Group: n.setting.Group}
+	return []string{"throttle: " + now.String()}
 }
 
-// wait holds a request back until it may begin.
-func (n *node) wait(rq *block.Req, dir int, length int64) error {
+// wait holds a request back until it may begin. Nobody keeps it a place: others
+// may come before it.
+func (n *node) wait(rq *block.Req, op block.Op, length int64) error {
 	if l := n.file.Limits(); l != n.info.Limits() {
 		n.info.SetLimits(l)
 	}
-	ns := n.bucket.Take(dir, length, n.now())
-	if ns <= 0 {
-		return nil
+	for {
+		ns := n.bucket.Admit(op, length, n.now())
+		if ns == 0 {
+			return nil
+		}
+		if err := rq.Sleep(ns); err != nil {
+			return err
+		}
 	}
-	if err := rq.Sleep(ns); err != nil {
-		n.bucket.Refund(dir, length)
-		return err
-	}
-	return nil
 }
 
 func (n *node) Preadv(rq *block.Req, off int64, v block.Vec, fl block.Flags) error {
-	if err := n.wait(rq, Reads, v.Len()); err != nil {
+	if err := n.wait(rq, block.OpRead, v.Len()); err != nil {
 		return err
 	}
 	return n.file.Preadv(rq, off, v, fl)
 }
 
 func (n *node) Pwritev(rq *block.Req, off int64, v block.Vec, fl block.Flags) error {
-	if err := n.wait(rq, Writes, v.Len()); err != nil {
+	if err := n.wait(rq, block.OpWrite, v.Len()); err != nil {
 		return err
 	}
 	return n.file.Pwritev(rq, off, v, fl)
 }
 
 func (n *node) WriteZeroes(rq *block.Req, off, length int64, fl block.Flags) error {
-	if err := n.wait(rq, Writes, length); err != nil {
+	if err := n.wait(rq, block.OpZero, length); err != nil {
 		return err
 	}
 	return n.file.WriteZeroes(rq, off, length, fl)
 }
 
 func (n *node) Discard(rq *block.Req, off, length int64) error {
-	if err := n.wait(rq, Writes, length); err != nil {
+	if err := n.wait(rq, block.OpDiscard, length); err != nil {
 		return err
 	}
 	return n.file.Discard(rq, off, length)
@@ -124,24 +127,20 @@ func (n *node) Truncate(rq *block.Req, size int64, pre block.Prealloc) error {
 
 // Close leaves the edge to whoever gave it.
 func (n *node) Close() error {
-	leave(n.group)
+	ratelimit.Leave(n.setting.Group)
 	return nil
 }
 
-// Map passes on what may begin at once; the rest waits in the slow lane. It is
-// counted when the node below has it: what that declines comes back there.
+// Map passes on what may begin at once; the rest waits in the slow lane. What
+// the node below declines is counted when it comes back there.
 func (n *node) Map(rq *block.Req, op block.Op, off int64, v block.Vec, fl block.Flags) (block.Mapping, bool) {
-	dir := Reads
-	if op == block.OpWrite {
-		dir = Writes
-	}
 	length := v.Len()
-	if !n.bucket.TryTake(dir, length, n.now()) {
+	if n.bucket.Admit(op, length, n.now()) != 0 {
 		return block.Mapping{}, false
 	}
 	m, ok := n.file.Map(rq, op, off, v, fl)
 	if !ok {
-		n.bucket.Refund(dir, length)
+		n.bucket.Return(op, length)
 	}
 	return m, ok
 }

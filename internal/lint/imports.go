@@ -89,14 +89,14 @@ var importRules = []importRule{
 		why:  "an engine carries requests to the kernel and does not know what they are for",
 	},
 	{
-		of: []string{"internal/..."}, except: []string{"internal/testutil/...", "internal/realenv"},
+		of: []string{"internal/..."}, except: []string{"internal/testutil/...", "internal/realenv", "internal/ratelimit"},
 		never: append([]string{"block/..."}, aboveBlock...),
 		why:   "internal is below everything",
 	},
 	{
-		of:    []string{"internal/realenv"},
+		of:    []string{"internal/realenv", "internal/ratelimit"},
 		never: aboveBlock,
-		why:   "it makes a block.Env; for the rest, internal is below everything",
+		why:   "they make a block.Env and limit its requests; for the rest, internal is below everything",
 	},
 	{
 		of:    []string{"cmd/..."},

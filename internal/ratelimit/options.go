@@ -1,19 +1,20 @@
-package throttle
+package ratelimit
 
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/platter-storage/platter/block"
 )
 
-// The options' names are those of the reference, without its prefix.
-var options = func() []block.Option {
+// Spec has the options as a driver's table, to be checked and shown with. The
+// names are those of the reference, without its prefix.
+var Spec = block.Driver{Name: "throttle", Options: options()}
+
+func options() []block.Option {
 	list := []block.Option{
-		{Name: "file", Type: block.OptNode, Required: true, Help: "the disk that is to be limited"},
-		{Name: "group", Help: "disks of one group share its limits; the first one that is opened sets them"},
+		{Name: "group", Help: "disks of one group share its limits"},
 		{Name: "iops-size", Type: block.OptSize, Default: "0", Help: "a request longer than this counts as several; 0: each counts as one"},
 	}
 	for _, k := range kinds {
@@ -23,7 +24,7 @@ var options = func() []block.Option {
 			block.Option{Name: k.name + "-max-length", Type: block.OptInt, Default: "1", Help: "seconds that a burst may last"})
 	}
 	return list
-}()
+}
 
 // kind is one of the six limits.
 type kind struct {
@@ -49,7 +50,33 @@ func (l *Limits) of(k kind) *Limit {
 	return &l.Requests[k.dir]
 }
 
-// readLimits takes the limits from the options.
+// Setting is what the options say: limits, and of which group, "" for none.
+type Setting struct {
+	Limits
+	Group string
+}
+
+// Parse checks options that stand by themselves.
+func Parse(vals block.Values) (s Setting, err error) {
+	for _, name := range []string{"driver", "node-name"} {
+		if _, given := vals[name]; given {
+			return s, invalid("%s says nothing here: leave it away", name)
+		}
+	}
+	o, err := Spec.Check(vals)
+	if err != nil {
+		return s, err
+	}
+	return Read(o)
+}
+
+// Read takes limits and group from a driver's options.
+func Read(o *block.Options) (s Setting, err error) {
+	s.Group = o.String("group")
+	s.Limits, err = readLimits(o)
+	return s, err
+}
+
 func readLimits(o *block.Options) (l Limits, err error) {
 	number := func(k kind, name string) int64 {
 		if k.typ == block.OptSize {
@@ -106,7 +133,16 @@ func limited(ls *[3]Limit) bool {
 	return ls[Total].Avg > 0 || ls[Reads].Avg > 0 || ls[Writes].Avg > 0
 }
 
-func (l *Limits) any() bool { return limited(&l.Requests) || limited(&l.Bytes) }
+// Any reports whether there is a limit.
+func (l *Limits) Any() bool { return limited(&l.Requests) || limited(&l.Bytes) }
+
+// String lists the limits, and who shares them.
+func (s Setting) String() string {
+	if s.Group == "" {
+		return s.Limits.String()
+	}
+	return fmt.Sprintf("%v, shared by the group %q", s.Limits, s.Group)
+}
 
 // String lists the limits that there are.
 func (l Limits) String() string {
@@ -130,53 +166,4 @@ func (l Limits) String() string {
 
 func invalid(format string, args ...any) error {
 	return block.Errorf(syscall.EINVAL, "driver throttle: %s", fmt.Sprintf(format, args...))
-}
-
-// MaxGroups bounds the groups there are at once.
-const MaxGroups = 1024
-
-// groups are the buckets that disks share, by name.
-var groups = struct {
-	sync.Mutex
-	m map[string]*group
-}{m: map[string]*group{}}
-
-type group struct {
-	*Bucket
-	users int
-}
-
-// join finds the group, or makes it with the limits given. Who comes later says
-// the same limits or none.
-func join(name string, l Limits, given bool) (*Bucket, error) {
-	if name == "" {
-		return NewBucket(l), nil
-	}
-	groups.Lock()
-	defer groups.Unlock()
-	g := groups.m[name]
-	switch {
-	case g == nil && len(groups.m) >= MaxGroups:
-		return nil, invalid("there are %d groups already: that is the limit", MaxGroups)
-	case g == nil:
-		g = &group{Bucket: NewBucket(l)}
-		groups.m[name] = g
-	case given && g.Limits() != l:
-		return nil, invalid("group %q has other limits already: say the same ones for each of its disks, or for the first alone", name)
-	}
-	g.users++
-	return g.Bucket, nil
-}
-
-func leave(name string) {
-	if name == "" {
-		return
-	}
-	groups.Lock()
-	defer groups.Unlock()
-	if g := groups.m[name]; g.users > 1 {
-		g.users--
-	} else {
-		delete(groups.m, name)
-	}
 }
