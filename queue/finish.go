@@ -55,13 +55,11 @@ func statusOf(err error) uint8 {
 // answer writes the status, marks what was written in the dirty log, and puts
 // the chain among those that will be published. The slot is free.
 func (q *Queue) answer(i int, s *slot, status uint8) {
-	s.status, s.written = status, 1
-	switch {
-	case s.kind == kindBad, s.kind == kindIn && status != virtio.BlkOK:
-		s.written = 0 // the status is the last byte, and those before it are anything
-	case s.kind == kindIn, s.kind == kindID:
-		s.written += uint32(s.n)
+	n := int64(0)
+	if s.kind == kindIn || s.kind == kindID {
+		n = s.n
 	}
+	s.status, s.written = status, virtio.BlkWritten(status, n, s.room)
 	if q.broken {
 		q.table.put(i)
 		return

@@ -21,14 +21,14 @@ var rare = map[string]string{
 // cleared are places where memory is cleared for a request, each because that
 // is what was asked for.
 var cleared = map[string]string{
-	"emulate.go":         "write zeroes of a part of a block: its bytes",
-	"vec.go":             "a read of zeroes: the guest's bytes",
-	"track.go":           "pointers to requests that no longer wait",
-	"slices.go":          "elements that were deleted from a list, by requests that end in error",
-	"threads.go":         "references to requests that were handed to workers",
-	"uring_linux.go":     "watches, when a ring is closed",
-	"blkconfig.go":       "the configuration space",
-	"inflight_packed.go": "the records of a ring that is new",
+	"emulate.go":     "write zeroes of a part of a block: its bytes",
+	"vec.go":         "a read of zeroes: the guest's bytes",
+	"track.go":       "pointers to requests that no longer wait",
+	"slices.go":      "elements that were deleted from a list, by requests that end in error",
+	"threads.go":     "references to requests that were handed to workers",
+	"uring_linux.go": "watches, when a ring is closed",
+	"blkconfig.go":   "the configuration space",
+	"inflight.go":    "the records of a ring that is new, or given up",
 }
 
 var (

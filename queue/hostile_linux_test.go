@@ -563,3 +563,42 @@ func TestRecordThatIsGone(t *testing.T) {
 		})
 	}
 }
+
+// A driver is never told of more bytes than were written in one piece from the
+// first on: a short answer that ends before the status does not count it, nor
+// does a request that has room and no use for it (2.7.8.2).
+func TestUsedLength(t *testing.T) {
+	_, c := disk(t, newEnv(), "driver=mem,size=1M", false)
+	for _, x := range []struct {
+		name   string
+		typ    virtio.BlkOp
+		sector uint64
+		room   int
+		status byte
+		want   uint32
+	}{
+		{"id with as much room as it has", virtio.BlkGetID, 0, virtio.BlkIDSize, virtio.BlkOK, virtio.BlkIDSize + 1},
+		{"id with less", virtio.BlkGetID, 0, 5, virtio.BlkOK, 6},
+		{"id with more", virtio.BlkGetID, 0, 512, virtio.BlkOK, virtio.BlkIDSize},
+		{"id with none", virtio.BlkGetID, 0, 0, virtio.BlkOK, 1},
+		{"read", virtio.BlkIn, 0, 1024, virtio.BlkOK, 1025},
+		{"read of nothing", virtio.BlkIn, 0, 0, virtio.BlkOK, 1},
+		{"read beyond the end", virtio.BlkIn, 4096, 512, virtio.BlkIOErr, 0},
+		{"flush", virtio.BlkFlush, 0, 0, virtio.BlkOK, 1},
+		{"flush with room", virtio.BlkFlush, 0, 512, virtio.BlkOK, 0},
+		{"write of nothing with room", virtio.BlkOut, 0, 512, virtio.BlkOK, 0},
+		{"no such type", 77, 0, 512, virtio.BlkUnsupported, 0},
+		{"no such type, no room", 77, 0, 0, virtio.BlkUnsupported, 1},
+	} {
+		for _, r := range rings {
+			t.Run(x.name+"/"+r.name, func(t *testing.T) {
+				g := newGuest(t, guestConfig{size: 32, features: r.features})
+				start(t, g, Config{Child: c, Serial: "abc"})
+				parts := min(x.room, 1)
+				if st, n := g.one(uint32(x.typ), x.sector, x.room, parts, false); st != x.status || n != x.want {
+					t.Errorf("status %d, %d bytes written; want %d, %d", st, n, x.status, x.want)
+				}
+			})
+		}
+	}
+}

@@ -41,6 +41,7 @@ type slot struct {
 	off   int64         `class:"parse"` // bytes
 	n     int64         `class:"parse"` // bytes of data
 	start int64         `class:"parse"` // when it was taken, in nanoseconds
+	room  int64         `class:"parse"` // bytes that the guest has room for before the status
 	reply elem          `class:"parse"` // the status byte, in guest memory
 	fl    uint32        `class:"parse"` // block.Flags
 	op    uint8         `class:"parse"` // block.Op

@@ -47,11 +47,8 @@ func (q *Queue) takeOne() int {
 	}
 	i, s := q.table.take()
 	s.chain, s.slab, s.elems, s.n = q.chain.Handle, noSlab, 0, 0
-	in := q.chain.In // of a chain that is not fatal it has a last byte
-	s.reply = elem{}
-	if n := len(in); n > 0 && len(in[n-1]) > 0 {
-		s.reply = elemOf(in[n-1][len(in[n-1])-1:])
-	}
+	s.room = 1 // unless it is known better nothing was written for certain
+	s.reply = elemOf(q.chain.StatusByte())
 	if q.chain.Resubmit {
 		q.counts.resumed.Add(1)
 	}
@@ -93,10 +90,11 @@ func (q *Queue) parse(i int, s *slot) int {
 		q.table.put(i)
 		return none
 	case r.Status != virtio.BlkOK:
+		s.room = r.Room
 		q.complainOfGuest(r.Why)
 		return q.refuse(i, s, r.Status)
 	}
-	s.off, s.n, s.fl = r.Off, r.Len, 0
+	s.off, s.n, s.fl, s.room = r.Off, r.Len, 0, r.Room
 	if !q.classify(s) {
 		return q.refuse(i, s, virtio.BlkUnsupported)
 	}

@@ -87,6 +87,7 @@ type loop struct {
 	chain    Chain
 	rq       [32]BlkRequest
 	done     [32]Handle
+	status   [32][]byte
 	out, in  [32][]Seg
 	indirect bool
 	calls    int
@@ -129,6 +130,7 @@ func (l *loop) serve(tb testing.TB) {
 			break
 		}
 		rq := &l.rq[n]
+		l.status[n] = l.chain.StatusByte()
 		if !l.disk.Parse(&l.chain, rq) || rq.Status != BlkOK {
 			tb.Fatal(rq.Why)
 		}
@@ -136,7 +138,7 @@ func (l *loop) serve(tb testing.TB) {
 		n++
 	}
 	for i := range n {
-		l.ring.Push(l.done[i], l.rq[i].Complete(BlkOK))
+		l.ring.Push(l.done[i], l.rq[i].complete(l.status[i], BlkOK))
 	}
 	if l.ring.Publish() {
 		l.calls++

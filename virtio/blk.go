@@ -79,9 +79,6 @@ const (
 	// BlkIDSize is how long the answer to a BlkGetID is, at most.
 	BlkIDSize = 20
 
-	// BlkLifetimeSize is how long the answer to a BlkGetLifetime is.
-	BlkLifetimeSize = 6
-
 	// BlkMaxRanges is how many ranges a request has at most, whatever the
 	// configuration promises.
 	BlkMaxRanges = 256
@@ -120,8 +117,21 @@ type BlkRequest struct {
 	Status byte
 	Why    string
 
-	status []byte // one byte of guest memory
-	room   int64  // bytes of Data
+	// Room is how many writable bytes there are before the status, whether or
+	// not the request has a use for them; Data is the first of them.
+	Room int64
+}
+
+// StatusByte is where a block request has its status: the last writable byte of
+// its chain. It is nil where there is none, and to be asked for before Parse,
+// which cuts it off.
+func (c *Chain) StatusByte() []byte {
+	n := len(c.In)
+	if n == 0 {
+		return nil
+	}
+	last := c.In[n-1]
+	return last[len(last)-1:]
 }
 
 // Parse reads the request that a chain is. Header, data and status may lie
@@ -134,9 +144,10 @@ type BlkRequest struct {
 func (d *BlkDisk) Parse(c *Chain, rq *BlkRequest) bool {
 	rq.Off, rq.Len, rq.Data, rq.Ranges = 0, 0, nil, rq.Ranges[:0]
 	rq.Status, rq.Why = BlkOK, ""
-	if !rq.takeStatus(c) {
+	if len(c.In) == 0 {
 		return false
 	}
+	rq.leaveStatus(c)
 	var h [blkHeaderSize]byte
 	if c.OutBytes < blkHeaderSize {
 		rq.Op = ^BlkOp(0)
@@ -179,23 +190,16 @@ func (rq *BlkRequest) fail(status byte, why string) {
 	rq.Status, rq.Why = status, why
 }
 
-// takeStatus cuts the last writable byte off.
-func (rq *BlkRequest) takeStatus(c *Chain) bool {
+// leaveStatus cuts the last writable byte off.
+func (rq *BlkRequest) leaveStatus(c *Chain) {
 	n := len(c.In)
-	if n == 0 {
-		rq.status = nil
-		return false
-	}
-	last := c.In[n-1]
-	rq.status = last[len(last)-1:]
-	if len(last) == 1 {
+	if last := c.In[n-1]; len(last) == 1 {
 		c.In = c.In[:n-1]
 	} else {
 		c.In[n-1] = last[:len(last)-1]
 	}
 	c.InBytes--
-	rq.room = int64(c.InBytes)
-	return true
+	rq.Room = int64(c.InBytes)
 }
 
 // take copies the first bytes of v to dst, and answers with the rest of v. There
@@ -287,63 +291,32 @@ func (d *BlkDisk) addRange(rq *BlkRequest, b []byte, maxSectors uint32) {
 	}
 }
 
-// Complete writes the status, and answers with what to give to Push: how many
-// bytes were written for certain, from the first on (section 2.7.8.2).
-func (rq *BlkRequest) Complete(status byte) (written uint32) {
-	rq.status[0] = status
-	if len(rq.Data) == 0 || rq.Op == BlkOut {
+// BlkWritten is what to give to Push for a request that ended with status: how
+// many bytes were written for certain, from the first on (section 2.7.8.2). The
+// request had room for so many bytes before its status and wrote the first n of
+// them, if it succeeded.
+func BlkWritten(status byte, n, room int64) uint32 {
+	switch {
+	case room == 0:
 		return 1
-	}
-	if status != BlkOK {
+	case status != BlkOK:
 		return 0 // the status is the last byte, and those before it are anything
+	case n < room:
+		return uint32(min(n, 1<<32-1)) // a gap before the status
 	}
-	if rq.Len < rq.room {
-		return uint32(min(rq.Len, 1<<32-1)) // a gap before the status
-	}
-	return uint32(min(rq.Len+1, 1<<32-1))
+	return uint32(min(n+1, 1<<32-1))
 }
 
 // CopyID answers a BlkGetID: id, cut to 20 bytes and filled up with zeroes, as
-// far as there is room (section 5.2.6).
+// far as there is room (section 5.2.6). Len becomes what was written.
 func (rq *BlkRequest) CopyID(id string) {
 	var b [BlkIDSize]byte
 	copy(b[:], id)
-	rq.scatter(b[:])
-}
-
-// CopyLifetime answers a BlkGetLifetime: how much of the reserve is used up (1
-// to 3), and how worn two kinds of cells are in tenths (1 to 11); 0 is not
-// known, and is what values out of range become.
-func (rq *BlkRequest) CopyLifetime(preEOL, typA, typB uint16) {
-	var b [BlkLifetimeSize]byte
-	if preEOL <= 3 {
-		binary.LittleEndian.PutUint16(b[0:], preEOL)
-	}
-	if typA <= 11 {
-		binary.LittleEndian.PutUint16(b[2:], typA)
-	}
-	if typB <= 11 {
-		binary.LittleEndian.PutUint16(b[4:], typB)
-	}
-	rq.scatter(b[:])
-}
-
-// scatter writes b to the front of Data, and makes Len what was written.
-func (rq *BlkRequest) scatter(b []byte) {
 	rq.Len = 0
+	rest := b[:]
 	for _, v := range rq.Data {
-		n := copy(v, b)
-		b = b[n:]
+		n := copy(v, rest)
+		rest = rest[n:]
 		rq.Len += int64(n)
 	}
-}
-
-// FailChain writes status where a chain has it that Pop gave with an error that
-// is not fatal, and answers with what to give to Push.
-func FailChain(c *Chain, status byte) (written uint32) {
-	if n := len(c.In); n > 0 {
-		last := c.In[n-1]
-		last[len(last)-1] = status
-	}
-	return 0
 }

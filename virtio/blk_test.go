@@ -117,7 +117,9 @@ func TestBlkRules(t *testing.T) {
 		for disk, want := range map[*BlkDisk]byte{&testDisk: c.want, &ro: c.ro, &bare: c.bare} {
 			var rq BlkRequest
 			in := make([]byte, c.in+1)
-			if !disk.Parse(chain(slices.Clone(c.out), in), &rq) {
+			ch := chain(slices.Clone(c.out), in)
+			at := ch.StatusByte()
+			if !disk.Parse(ch, &rq) {
 				t.Fatalf("%s: no status", c.name)
 			}
 			if rq.Status != want || (rq.Why == "") != (want == BlkOK) {
@@ -126,7 +128,7 @@ func TestBlkRules(t *testing.T) {
 			if rq.Status != BlkOK && len(rq.Ranges) != 0 {
 				t.Errorf("%s: ranges of a request that fails", c.name)
 			}
-			rq.Complete(rq.Status)
+			rq.complete(at, rq.Status)
 			if in[c.in] != want {
 				t.Errorf("%s: the status is at another place", c.name)
 			}
@@ -165,10 +167,11 @@ func TestBlkFraming(t *testing.T) {
 			var rq BlkRequest
 			in := make([]byte, 3)
 			c := &Chain{Out: cut(slices.Clone(write), first, rest), In: cut(in, 1), OutBytes: uint64(len(write)), InBytes: 3}
+			at := c.StatusByte()
 			if !testDisk.Parse(c, &rq) || rq.Status != BlkOK || rq.Op != BlkOut || rq.Off != 3*512 || rq.Len != 1024 || !bytes.Equal(content(rq.Data), payload) {
 				t.Fatalf("write %s: %+v", name, rq)
 			}
-			if got := rq.Complete(BlkOK); got != 1 || in[2] != BlkOK {
+			if got := rq.complete(at, 0x5a); got != 0 || in[2] != 0x5a {
 				t.Fatalf("write %s: written %d", name, got)
 			}
 			c = &Chain{Out: cut(slices.Clone(zeroes), first, rest), In: cut(in, 1), OutBytes: uint64(len(zeroes)), InBytes: 3}
@@ -178,10 +181,11 @@ func TestBlkFraming(t *testing.T) {
 			}
 			back := make([]byte, 513)
 			c = &Chain{Out: cut(header(BlkIn, 9), first, rest), In: cut(back, first, rest), OutBytes: 16, InBytes: 513}
+			at = c.StatusByte()
 			if !testDisk.Parse(c, &rq) || rq.Status != BlkOK || rq.Off != 9*512 || rq.Len != 512 || len(content(rq.Data)) != 512 {
 				t.Fatalf("read %s: %+v", name, rq)
 			}
-			if got := rq.Complete(BlkUnsupported); got != 0 || back[512] != BlkUnsupported {
+			if got := rq.complete(at, BlkUnsupported); got != 0 || back[512] != BlkUnsupported {
 				t.Fatalf("read %s: written %d, status %d", name, got, back[512])
 			}
 		}
@@ -198,19 +202,17 @@ func TestBlkWritten(t *testing.T) {
 		want   uint32
 	}{
 		{BlkIn, 512, BlkOK, 513}, {BlkIn, 512, BlkIOErr, 0}, {BlkIn, 0, BlkOK, 1}, {BlkFlush, 0, BlkOK, 1}, {BlkFlush, 0, BlkIOErr, 1},
-		{BlkGetID, 20, BlkOK, 21}, {BlkGetID, 5, BlkOK, 6}, {BlkGetID, 30, BlkOK, 20}, {BlkGetLifetime, 6, BlkOK, 7},
+		{BlkGetID, 20, BlkOK, 21}, {BlkGetID, 5, BlkOK, 6}, {BlkGetID, 30, BlkOK, 20}, {BlkGetID, 0, BlkOK, 1},
+		{BlkFlush, 7, BlkOK, 0}, {BlkFlush, 7, BlkIOErr, 0},
 	} {
 		var rq BlkRequest
 		if !testDisk.Parse(chain(header(c.op, 0), make([]byte, c.in+1)), &rq) || rq.Status != BlkOK {
 			t.Fatal(rq)
 		}
-		switch c.op {
-		case BlkGetID:
+		if c.op == BlkGetID {
 			rq.CopyID("serial")
-		case BlkGetLifetime:
-			rq.CopyLifetime(1, 2, 3)
 		}
-		if got := rq.Complete(c.status); got != c.want {
+		if got := rq.complete(make([]byte, 1), c.status); got != c.want {
 			t.Errorf("%v of %d bytes, status %d: %d bytes written, not %d", c.op, c.in, c.status, got, c.want)
 		}
 	}
@@ -230,20 +232,9 @@ func TestBlkID(t *testing.T) {
 		var rq BlkRequest
 		testDisk.Parse(chain(header(BlkGetID, 0), in), &rq)
 		rq.CopyID(c.id)
-		rq.Complete(BlkOK)
 		if got := string(in[:c.in]); got != c.want {
 			t.Errorf("%q in %d bytes: %q", c.id, c.in, got)
 		}
-	}
-}
-
-func TestBlkLifetime(t *testing.T) {
-	in := make([]byte, 7)
-	var rq BlkRequest
-	testDisk.Parse(chain(header(BlkGetLifetime, 0), in), &rq)
-	rq.CopyLifetime(3, 11, 12)
-	if want := []byte{3, 0, 11, 0, 0, 0}; !bytes.Equal(in[:6], want) {
-		t.Errorf("% x, not % x: what is reserved is not sent", in[:6], want)
 	}
 }
 

@@ -19,9 +19,11 @@
 //			if ring.Arm() { continue }      // something came in between
 //			wait for a kick; ring.Disarm()
 //		}
+//		status := chain.StatusByte()
 //		disk.Parse(&chain, &request)            // then execute it
 //		…
-//		ring.Push(chain.Handle, request.Complete(virtio.BlkOK))
+//		status[0] = virtio.BlkOK
+//		ring.Push(chain.Handle, virtio.BlkWritten(virtio.BlkOK, n, request.Room))
 //		…
 //		if ring.Publish() { call the driver }   // once a batch
 //	}

@@ -51,7 +51,8 @@ func (r Rule) String() string {
 //
 // If it is not Fatal the ring goes on: the Chain has its Handle, its Out is
 // empty and its In holds the last writable piece, whose last byte is where a
-// block request has its status: say so with FailChain and push it back.
+// block request has its status (Chain.StatusByte): say so there and push it back,
+// with nothing written for certain.
 //
 // If it is Fatal the ring cannot be understood any further, or nobody can be
 // told: a chain given back without a status might look like a success. Pop

@@ -161,7 +161,7 @@ func (f *fuzzed) pop() {
 		}
 	}
 	if err != nil {
-		FailChain(c, BlkIOErr)
+		c.StatusByte()[0] = BlkIOErr
 		return
 	}
 	f.parse()
@@ -169,11 +169,12 @@ func (f *fuzzed) pop() {
 
 // parse checks what a request may ask of a disk.
 func (f *fuzzed) parse() {
+	status := f.chain.StatusByte()
 	if !f.disk.Parse(&f.chain, &f.rq) {
 		return
 	}
 	checkRequest(f.T, &f.disk, &f.rq)
-	f.rq.Complete(f.rq.Status)
+	f.rq.complete(status, f.rq.Status)
 }
 
 // checkRequest looks that a request that may be executed stays inside the disk.
@@ -307,6 +308,7 @@ func FuzzBlkRequest(f *testing.F) {
 		room := make([]byte, in)
 		c := &Chain{Out: pieces(slices.Clone(out)), In: pieces(room), OutBytes: uint64(len(out)), InBytes: uint64(in)}
 		var rq BlkRequest
+		at := c.StatusByte()
 		if ok := d.Parse(c, &rq); ok != (in > 0) {
 			t.Fatalf("parsed: %v", ok)
 		}
@@ -320,7 +322,7 @@ func FuzzBlkRequest(f *testing.F) {
 		if rq.Status == BlkOK && rq.Op == BlkOut && !bytes.Equal(content(rq.Data), out[16:]) {
 			t.Fatal("other data")
 		}
-		if w := rq.Complete(0x5a); int(w) > int(in) || room[in-1] != 0x5a {
+		if w := rq.complete(at, 0x5a); int(w) > int(in) || room[in-1] != 0x5a {
 			t.Fatalf("%d of %d bytes written, status %d", w, in, room[in-1])
 		}
 	})

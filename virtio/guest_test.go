@@ -117,6 +117,22 @@ func (g *guest) mustAdd(tb testing.TB, out, in []Seg, indirect bool) uint16 {
 	return id
 }
 
+// complete answers a request whose status goes to at.
+func (rq *BlkRequest) complete(at []byte, status byte) (written uint32) {
+	at[0] = status
+	n := int64(0)
+	if rq.Op == BlkIn || rq.Op == BlkGetID {
+		n = rq.Len
+	}
+	return BlkWritten(status, n, rq.Room)
+}
+
+// fail answers a chain that Pop gave with an error.
+func (g *guest) fail(c *Chain) {
+	c.StatusByte()[0] = BlkIOErr
+	g.ring.Push(c.Handle, 0)
+}
+
 // raw writes a descriptor of a split ring by hand.
 func (g *guest) raw(i int, addr uint64, n uint32, flags, next uint16) {
 	putDesc(g.l.Desc, i, desc{addr, n, flags, next})

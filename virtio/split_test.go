@@ -142,7 +142,7 @@ func checkFault(t *testing.T, g *guest, rule Rule, fatal bool, at uint16) {
 	if len(c.Out) != 0 || len(c.In) != 1 {
 		t.Fatalf("out %s, in %s", lens(c.Out), lens(c.In))
 	}
-	g.ring.Push(c.Handle, FailChain(&c, BlkIOErr))
+	g.fail(&c)
 	g.ring.Publish()
 	if last := c.In[0]; last[len(last)-1] != BlkIOErr {
 		t.Fatal("the status was not written")
