@@ -4,12 +4,12 @@
 // Read it in this order: config.go and server.go (what a caller sees),
 // exports.go (what a client is told of a disk), conn.go (the life of a
 // connection), reader.go (one goroutine a connection: parses, decides the way
-// of each request), inline.go and mapped.go (disks in memory: served in place),
-// pace.go (and the page cache, while it is quick), slot.go and lane.go (disks
-// that wait: many requests at a time), worker.go and status.go (what may
-// block), reply.go and send.go (one vectored write for all that is ready),
-// link.go (sockets and TLS), memory.go (who may hold how much while a client
-// keeps us waiting).
+// of each request), turn.go (what limits hold back), inline.go and mapped.go
+// (disks in memory: served in place), pace.go (and the page cache, while it is
+// quick), slot.go and lane.go (disks that wait: many requests at a time),
+// worker.go and status.go (what may block), reply.go and send.go (one vectored
+// write for all that is ready), link.go (sockets and TLS), memory.go (who may
+// hold how much while a client keeps us waiting).
 //
 // Messages and handshake are those of package wire/nbd; sections of the
 // specification are cited as there.

@@ -41,6 +41,7 @@ type conn struct {
 	// stopping is 0, or what requests are answered from now on; changed
 	// under mu.
 	stopping atomic.Uint32
+	ending   chan struct{} // closed when stopping is set
 
 	ctx    context.Context // ends when the connection is cut
 	cancel context.CancelFunc
@@ -93,11 +94,12 @@ type reader struct {
 	placed  int  // bytes read so, to be sent
 	bigRead bool // payload is being received in place: keep other reads small
 	pipe    pipe // for what is sent from the page cache
+	turn    turn
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
 	peer := peerName(nc)
-	return &conn{srv: s, nc: quieten(nc), since: time.Now(), peer: peer, gone: make(chan struct{})}
+	return &conn{srv: s, nc: quieten(nc), since: time.Now(), peer: peer, gone: make(chan struct{}), ending: make(chan struct{})}
 }
 
 // run serves the client from greeting to end.
@@ -177,6 +179,7 @@ func (c *conn) begin() {
 	c.ios = make([]*rawio.IO, 0, cfg.MaxInFlight)
 	c.slots = make([]*slot, cfg.MaxInFlight)
 	c.one = make(block.Vec, 1)
+	c.turn.init(c)
 	c.iov = make([][]byte, 0, maxBatchIov+2+2*maxChunks)
 	c.freed, c.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.work = make(chan *slot, cfg.MaxInFlight)
@@ -248,6 +251,7 @@ func (c *conn) stop(e wire.Errno) {
 	c.mu.Lock()
 	if c.stopped() == 0 {
 		c.stopping.Store(uint32(e))
+		close(c.ending)
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 	}
 	c.mu.Unlock()

@@ -28,6 +28,8 @@ type Export struct {
 	// Group is where the statistics of the export's connections are added
 	// up; nil means a group of its own.
 	Group *block.QueueGroup
+	// Limiter holds requests back; nil lets all pass.
+	Limiter Limiter
 }
 
 // export is one that has been added.

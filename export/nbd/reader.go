@@ -133,6 +133,11 @@ func (c *conn) serve(rq *wire.Request) error {
 	if n := rq.PayloadLen(c.ext); n > uint64(c.sess.MaxPayload) {
 		return fmt.Errorf("%w: %v with %d bytes of payload: the limit is %d", wire.ErrProtocol, rq.Type, n, c.sess.MaxPayload)
 	}
+	if e == 0 && c.turn.limiter != nil {
+		if err := c.awaitTurn(rq); err != nil {
+			return err
+		}
+	}
 	if s := c.stopped(); e == 0 && s != 0 {
 		e = s
 	}
