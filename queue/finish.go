@@ -128,9 +128,7 @@ func (q *Queue) publish() {
 func (q *Queue) publishRing() (notify bool) {
 	defer q.ringFault("publishing what has ended")
 	q.pushed = 0
-	notify = q.ring.Publish()
-	q.logRing()
-	return notify
+	return q.ring.Publish()
 }
 
 // call signals the guest.

@@ -31,7 +31,6 @@ type loop struct {
 	layout  virtio.Layout
 	mem     *virtio.Map
 	dirty   *virtio.Log
-	ringLog RingLog
 	enabled bool
 	broken  bool
 	kickFd  int
@@ -243,7 +242,6 @@ func (q *Queue) arm() (more bool) {
 	if more = q.ring.Arm(); more {
 		q.ring.Disarm()
 	}
-	q.logRing()
 	return more
 }
 

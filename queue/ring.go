@@ -29,9 +29,9 @@ func (q *Queue) attach(v Vring) error {
 		q.disk.Features |= virtio.BlkFeatureRO
 	}
 	q.ring, q.layout, q.mem = ring, v.Layout, v.Map
-	q.dirty, q.ringLog = v.Log, v.RingLog
 	q.callFd, q.errFd = v.Call, v.Err
 	q.broken, q.deaf = false, false
+	q.setLog(v.Log, v.RingLog)
 	if n := ring.Out(); n > 0 {
 		q.log.Info(fmt.Sprintf("%s: %d requests were in flight when the former process ended: they are done again, first of all", q.name, n))
 	}
@@ -134,24 +134,17 @@ func (q *Queue) remap(m *virtio.Map, desc, driver, device []byte) (err error) {
 	return q.ring.Remap(m, desc, driver, device)
 }
 
+// setLog changes the dirty log. The ring marks its own pages in it.
 func (q *Queue) setLog(l *virtio.Log, ring RingLog) {
-	defer q.ringFault("marking the ring")
-	q.dirty, q.ringLog = l, ring
-	q.logRing() // what was written before may have been missed
-}
-
-// logRing marks the ring's own pages in the dirty log, behind what was written
-// there.
-func (q *Queue) logRing() {
-	if q.dirty == nil || !q.ringLog.On || q.ring == nil {
-		return
-	}
 	defer q.ringFault("marking the ring's pages in the dirty log")
-	desc, _, device := virtio.AreaSizes(q.layout.Size, q.layout.Features)
-	q.dirty.Mark(q.ringLog.Device, uint64(device))
-	if q.layout.Features&virtio.FeatureRingPacked != 0 {
-		q.dirty.Mark(q.ringLog.Desc, uint64(desc))
+	q.dirty = l
+	if q.ring == nil || q.broken {
+		return // a broken ring is not touched any more
 	}
+	if !ring.On {
+		l = nil
+	}
+	q.ring.SetLog(l, ring.Desc, ring.Device)
 }
 
 func (q *Queue) setEnabled(on bool) {

@@ -34,7 +34,8 @@ func TestNoAllocationWithRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.startDevice(t, Options{Base: StartBase(features), Inflight: f, Log: log, LogDesc: guestBase, LogDevice: guestBase})
+		l.startDevice(t, Options{Base: StartBase(features), Inflight: f})
+		l.ring.SetLog(log, guestBase, guestBase)
 		if n := testing.AllocsPerRun(100, func() {
 			l.offer(t)
 			l.serve(t)

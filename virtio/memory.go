@@ -64,9 +64,6 @@ func NewMap(regions []Region) (*Map, error) {
 
 func (r *Region) has(gpa uint64) bool { return gpa-r.Guest < uint64(len(r.Mem)) }
 
-// Regions is how many there are.
-func (m *Map) Regions() int { return len(m.regions) }
-
 // End is the guest address after the last byte, 0 without regions: what a dirty
 // log must cover.
 func (m *Map) End() uint64 {

@@ -132,19 +132,25 @@ func (r *Ring) publishPacked() bool {
 			binary.LittleEndian.PutUint64(r.areas.Desc[slot+8:], uint64(p.written)|uint64(last)<<32)
 		}
 		r.step(StepPushed)
-		if r.log != nil {
-			r.log.Mark(r.logDesc+uint64(slot), descSize)
-		}
+		r.logSlot(r.used)
 		for range n {
 			r.used, r.usedWrap = r.advance(r.used, r.usedWrap, r.pending[i].Count)
 			i++
 		}
 	}
 	atomic.StoreUint32(first, firstLast)
+	r.logSlot(old)
 	r.step(StepPublished)
 	r.settlePacked()
 	r.leave()
 	return r.calledPacked(old, oldWrap)
+}
+
+// logSlot marks a descriptor of the ring, behind having written it.
+func (r *Ring) logSlot(i uint16) {
+	if r.log != nil {
+		r.log.Mark(r.logDesc+uint64(i)*descSize, descSize)
+	}
 }
 
 // listPacked records what the batch will be.

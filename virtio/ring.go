@@ -94,13 +94,6 @@ type Options struct {
 	// Inflight keeps what is out where a successor finds it after a crash.
 	Inflight *Inflight
 
-	// Log gets the pages that the ring itself writes to, if not nil. LogDesc
-	// and LogDevice are the guest addresses of the first byte of Layout.Desc,
-	// which only a packed ring is written to in, and of Layout.Device.
-	Log       *Log
-	LogDesc   uint64
-	LogDevice uint64
-
 	// Crash is called between the steps that a crash may come between. For
 	// tests, which copy all memory and go on from the copy.
 	Crash func(Step)
@@ -201,7 +194,7 @@ type pending struct {
 // kick and calls the driver once without being asked to: notifications may have
 // been lost between the two of them.
 func NewRing(l Layout, m *Map, o Options) (*Ring, error) {
-	r := &Ring{armed: true, inflight: o.Inflight, crash: o.Crash, log: o.Log, logDesc: o.LogDesc, logDevice: o.LogDevice}
+	r := &Ring{armed: true, inflight: o.Inflight, crash: o.Crash}
 	r.size = l.Size
 	r.packed = l.packed()
 	r.eventIdx = l.Features&FeatureEventIdx != 0
@@ -266,6 +259,22 @@ func (r *Ring) Remap(m *Map, desc, driver, device []byte) error {
 	r.availFlags, r.availIdx, r.usedEvent = halfAt(driver, 0), halfAt(driver, 2), halfAt(driver, 4+2*n)
 	r.usedWord, r.availEvent = word(device), halfAt(device, 4+8*n)
 	return nil
+}
+
+// SetLog makes l the log that gets the pages which the ring itself writes to; nil
+// ends that. desc and device are the guest addresses of the first byte of
+// Layout.Desc, which only a packed ring is written to in, and of Layout.Device.
+// All of both is marked at once, for what was written before.
+func (r *Ring) SetLog(l *Log, desc, device uint64) {
+	r.log, r.logDesc, r.logDevice = l, desc, device
+	if l == nil {
+		return
+	}
+	d, _, u := AreaSizes(r.size, r.areas.Features)
+	if r.packed {
+		l.Mark(desc, uint64(d))
+	}
+	l.Mark(device, uint64(u))
 }
 
 // Base is the position as GET_VRING_BASE encodes it: bits 0 to 15 the index of

@@ -54,7 +54,6 @@ func (r *Ring) readSplit(c *Chain, head uint16) error {
 		switch {
 		case d.flags&descIndirect != 0:
 			rule = r.addLast(c, d, index)
-			d.flags &^= descNext
 		case !r.add(c, d, index):
 			rule = RuleLoop
 		case d.flags&descNext != 0 && d.next >= r.size:
@@ -159,7 +158,7 @@ func (r *Ring) flagSplit(flags uint16) {
 	r.logUsed(0, 4)
 }
 
-// logUsed marks a part of the device area as written.
+// logUsed marks a part of the device area, behind having written it.
 func (r *Ring) logUsed(off, n int) {
 	if r.log != nil {
 		r.log.Mark(r.logDevice+uint64(off), uint64(n))
