@@ -233,7 +233,7 @@ func TestSetMapWaitsForTheDisk(t *testing.T) {
 			until(t, "requests at the gate", func() bool { return d.at.Load() == 4 })
 			next, m, desc, driver, device := g.view(t)
 			done := make(chan error, 1)
-			go func() { done <- q.SetMap(context.Background(), m, [][]byte{next}, desc, driver, device) }()
+			go func() { done <- q.SetMap(context.Background(), m, desc, driver, device) }()
 			select {
 			case err := <-done:
 				t.Fatalf("the memory was changed under requests in flight: %v", err)
@@ -257,6 +257,68 @@ func TestSetMapWaitsForTheDisk(t *testing.T) {
 			}
 			if err := unix.Munmap(next); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Memory that is added waits for nothing, whatever the disk does, and what is in
+// flight in the memory that was there ends in it.
+func TestAddedMemoryWaitsForNothing(t *testing.T) {
+	for _, r := range rings {
+		t.Run(r.name, func(t *testing.T) {
+			d := newGated()
+			g := newGuest(t, guestConfig{size: 32, features: r.features})
+			bits := make([]uint64, 2*guestBase/virtio.LogPage/64)
+			log, err := virtio.NewLog(bytesOf(bits))
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := startDetached(t, Config{Child: d.edge(t)})
+			v := g.vring()
+			v.Log = log
+			if err := errors.Join(q.Attach(v), q.Enable(true)); err != nil {
+				t.Fatal(err)
+			}
+			d.shut()
+			if _, ok := g.offer(0, uint32(virtio.BlkIn), 7, 512, 1, false); !ok {
+				t.Fatal("the ring is full")
+			}
+			d.data[7*512] = 77
+			g.kickNow()
+			until(t, "a request at the gate", func() bool { return d.at.Load() == 1 })
+
+			const newAt = guestBase - 1<<20
+			more := anonymous(t, 4096)
+			regions := []virtio.Region{{Guest: guestBase, User: 1 << 40, Mem: g.mem}, {Guest: newAt, User: 1 << 41, Mem: more}}
+			m, err := virtio.NewMap(regions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := q.SetMap(long(t), m, g.layout.Desc, g.layout.Driver, g.layout.Device); err != nil {
+				t.Fatalf("adding memory over a stalled disk: %v", err)
+			}
+			// A request into it is taken while the first one is still out.
+			g.header(1, uint32(virtio.BlkIn), 7)
+			head := g.gpa(g.headers + 32)
+			if _, ok := g.driver.Add([]virtio.Seg{{Addr: head, Len: headLen}}, []virtio.Seg{{Addr: newAt, Len: 512}, {Addr: head + headLen, Len: 1}}, false); !ok {
+				t.Fatal("the ring is full")
+			}
+			g.kickNow()
+			until(t, "both at the gate", func() bool { return d.at.Load() == 2 })
+			d.open()
+			g.await()
+			g.await()
+			if g.status(0) != virtio.BlkOK || g.buffer(0)[0] != 77 || g.status(1) != virtio.BlkOK || more[0] != 77 {
+				t.Errorf("status %d and %d, content %d and %d", g.status(0), g.status(1), g.buffer(0)[0], more[0])
+			}
+			for _, gpa := range []uint64{newAt, g.gpa(g.dataBase)} {
+				if page := gpa / virtio.LogPage; bits[page/64]>>(page%64)&1 == 0 {
+					t.Errorf("page %#x was written and is not in the log", page)
+				}
+			}
+			if s := q.Stats(); s.Unlogged != 0 {
+				t.Errorf("%+v", s)
 			}
 		})
 	}

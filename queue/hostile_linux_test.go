@@ -209,7 +209,7 @@ func TestLogThatIsGone(t *testing.T) {
 			if s := q.Stats(); s.State != Broken {
 				t.Errorf("%+v", s)
 			}
-			if err := q.SetMap(long(t), g.m, nil, nil, nil, nil); err != nil {
+			if err := q.SetMap(long(t), g.m, nil, nil, nil); err != nil {
 				t.Errorf("new memory for a broken ring: %v", err)
 			}
 			if _, err := q.Stop(long(t)); err != nil {

@@ -196,11 +196,7 @@ func (q *Queue) choose(kind engine.Kind) {
 // open makes an engine and puts it in the place of the one there is, in which
 // nothing is in flight.
 func (q *Queue) open(kind engine.Kind, why string) error {
-	cfg := engine.Config{Depth: q.table.depth(), Owner: engine.Locked}
-	if q.cfg.Register && kind == engine.Uring {
-		cfg.Buffers = q.guestMemory
-	}
-	eng, err := engine.New(kind, cfg)
+	eng, err := engine.New(kind, engine.Config{Depth: q.table.depth(), Owner: engine.Locked})
 	if err != nil {
 		return err
 	}

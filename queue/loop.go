@@ -73,9 +73,8 @@ type loop struct {
 	unsaid        int
 	nextRefusal   int64
 
-	guestMemory [][]byte          // to register with a ring
-	ringHook    func(virtio.Step) // for tests; nil in production
-	hook        func(point)       // as well
+	ringHook func(virtio.Step) // for tests; nil in production
+	hook     func(point)       // as well
 }
 
 // A point is one that a crash may come at, beside the steps of a ring.

@@ -38,9 +38,6 @@ type Config struct {
 	Poll time.Duration
 	// Serial is what GET_ID answers with, cut to virtio.BlkIDSize bytes.
 	Serial string
-	// Register pins guest memory and registers it with the ring. It saves
-	// little (docs/design) and takes the memory from the host for good.
-	Register bool
 	// Limiter holds requests back; nil lets all pass.
 	Limiter Limiter
 	// Log hears what people who operate the program should know.
@@ -66,8 +63,6 @@ type Vring struct {
 	Layout virtio.Layout // where it lies, and the ring features that were negotiated
 	Base   uint32        // where it goes on, as Stop returned it; virtio.StartBase of a fresh ring
 	Map    *virtio.Map   // guest memory
-	// Memory is all of it, to be registered where Config says so.
-	Memory [][]byte
 	// Disk is what requests are checked against: the device's features as
 	// negotiated and its limits. Its Capacity is the disk's size at any time.
 	Disk virtio.BlkDisk
@@ -225,10 +220,19 @@ func (q *Queue) SetWriteback(on bool) { q.writeback.Store(on) }
 // nothing in flight touches the old memory, in either lane, and takes nothing
 // new meanwhile: when it returns nil the old memory may be unmapped. If ctx
 // ends first the order stands, and both must stay until the queue has stopped.
-// memory is all of m, for registering. The ring's areas lie at desc, driver and
-// device in the new memory; a queue without a ring needs none of it.
-func (q *Queue) SetMap(ctx context.Context, m *virtio.Map, memory [][]byte, desc, driver, device []byte) error {
-	return q.command(ctx, true, func() error { return q.setMap(m, memory, desc, driver, device) })
+// The ring's areas lie at desc, driver and device in the new memory; a queue
+// without a ring needs none of it.
+//
+// Memory that is only added waits for nothing: where m has all that the queue
+// has at the same addresses, and the ring stays where it is, requests in flight
+// go on.
+func (q *Queue) SetMap(ctx context.Context, m *virtio.Map, desc, driver, device []byte) error {
+	added := false
+	err := q.command(ctx, false, func() error { added = q.addMemory(m, desc, driver, device); return nil })
+	if err != nil || added {
+		return err
+	}
+	return q.command(ctx, true, func() error { return q.setMap(m, desc, driver, device) })
 }
 
 // Drain waits until nothing is in flight. Taking goes on afterwards.

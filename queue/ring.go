@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/platter-storage/platter/block"
-	"github.com/platter-storage/platter/engine"
 	"github.com/platter-storage/platter/virtio"
 )
 
@@ -18,10 +17,6 @@ func (q *Queue) attach(v Vring) error {
 		return fmt.Errorf("%s: %w", q.name, err)
 	}
 	if err := q.setKick(v.Kick); err != nil {
-		return err
-	}
-	if err := q.register(v.Memory); err != nil {
-		_ = q.setKick(-1) // there is nothing to watch: it cannot fail
 		return err
 	}
 	q.disk = v.Disk
@@ -101,10 +96,7 @@ func (q *Queue) setKick(fd int) error {
 }
 
 // setMap goes on with other guest memory. Nothing is in flight.
-func (q *Queue) setMap(m *virtio.Map, memory [][]byte, desc, driver, device []byte) error {
-	if err := q.register(memory); err != nil {
-		return err
-	}
+func (q *Queue) setMap(m *virtio.Map, desc, driver, device []byte) error {
 	if q.ring == nil || q.broken {
 		return nil // a broken ring is not touched any more
 	}
@@ -115,17 +107,14 @@ func (q *Queue) setMap(m *virtio.Map, memory [][]byte, desc, driver, device []by
 	return nil
 }
 
-// register makes the ring to the kernel anew with guest memory registered, where
-// that was asked for. Nothing is in flight.
-func (q *Queue) register(memory [][]byte) error {
-	q.guestMemory = memory
-	if !q.cfg.Register || q.kind != engine.Uring {
-		return nil
+// addMemory goes on with guest memory that has all there was, at the same
+// addresses: what is in flight still lies in it. False: it has not.
+func (q *Queue) addMemory(m *virtio.Map, desc, driver, device []byte) bool {
+	if q.ring == nil || !q.ring.Extend(m, desc, driver, device) {
+		return false
 	}
-	if err := q.open(q.kind, fmt.Sprintf("%v, as the disk itself", q.kind)); err != nil {
-		return fmt.Errorf("%s: %w", q.name, err)
-	}
-	return nil
+	q.mem = m
+	return true
 }
 
 // remap moves the ring.

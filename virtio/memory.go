@@ -137,6 +137,27 @@ func (m *Map) appendPieces(v [][]byte, gpa uint64, n uint32, c *Cache) ([][]byte
 	return v, true
 }
 
+// includes tells whether m has each region of old, in the same memory and at the
+// same addresses.
+func (m *Map) includes(old *Map) bool {
+	rest := m.regions
+	for i := range old.regions {
+		r := &old.regions[i]
+		for len(rest) > 0 && rest[0].Guest < r.Guest {
+			rest = rest[1:]
+		}
+		if len(rest) == 0 || rest[0].Guest != r.Guest || rest[0].User != r.User || !sameMemory(rest[0].Mem, r.Mem) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameMemory tells whether two slices are the same bytes. It touches none.
+func sameMemory(a, b []byte) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // Guest is the n bytes at guest address gpa if one region has them all, else
 // nil.
 func (m *Map) Guest(gpa, n uint64) []byte {

@@ -356,3 +356,57 @@ func TestRingLogsItself(t *testing.T) {
 		}
 	})
 }
+
+// TestExtend: a ring goes on with more memory while chains are out, and with
+// nothing that is not all it had.
+func TestExtend(t *testing.T) {
+	eachKind(t, func(t *testing.T, features uint64) {
+		g := newGuest(8, features).start(t)
+		g.mustAdd(t, segs(here, 1), segs(here+1, 1), false)
+		g.driver.Kick()
+		var c Chain
+		g.mustPop(t, &c)
+		own := Region{Guest: guestBase, User: guestUser, Mem: g.mem}
+		low, high := Region{Guest: 0, User: 1, Mem: make([]byte, 64)}, Region{Guest: 1 << 40, User: 2, Mem: make([]byte, 64)}
+		other := own
+		other.Mem = slices.Clone(g.mem)
+		moved, short := own, own
+		moved.User++
+		short.Mem = short.Mem[:len(short.Mem)-1]
+		for _, x := range []struct {
+			name    string
+			regions []Region
+			ok      bool
+		}{
+			{"nothing", nil, false},
+			{"others only", []Region{low, high}, false},
+			{"other memory", []Region{low, other, high}, false},
+			{"other addresses", []Region{low, moved}, false},
+			{"less of it", []Region{short}, false},
+			{"the same", []Region{own}, true},
+			{"more", []Region{low, own, high}, true},
+			{"less again", []Region{own, high}, false},
+		} {
+			m, err := NewMap(x.regions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := g.ring.mem
+			if ok := g.ring.Extend(m, g.l.Desc, g.l.Driver, g.l.Device); ok != x.ok || (g.ring.mem == m) != ok || !ok && g.ring.mem != before {
+				t.Errorf("%s: %v", x.name, ok)
+			}
+		}
+		m, err := NewMap([]Region{low, own, high})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.ring.Extend(m, g.l.Desc, g.l.Driver[2:], g.l.Device) || g.ring.Extend(m, g.l.Desc, g.l.Driver, other.Mem[:len(g.l.Device)]) {
+			t.Error("a ring that has moved")
+		}
+		g.ring.Push(c.Handle, 1)
+		g.ring.Publish()
+		g.mustAdd(t, segs(1<<40, 1), segs(1<<40+1, 1), false)
+		g.driver.Kick()
+		g.mustPop(t, &c)
+	})
+}

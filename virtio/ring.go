@@ -261,6 +261,18 @@ func (r *Ring) Remap(m *Map, desc, driver, device []byte) error {
 	return nil
 }
 
+// Extend goes on with a Map that has all that the one there is has, in the same
+// memory, and the ring's areas where they are: chains may be out. False: it has
+// not, or they are elsewhere, and then nothing changes.
+func (r *Ring) Extend(m *Map, desc, driver, device []byte) bool {
+	a := &r.areas
+	if !sameMemory(desc, a.Desc) || !sameMemory(driver, a.Driver) || !sameMemory(device, a.Device) || !m.includes(r.mem) {
+		return false
+	}
+	r.mem, r.cache = m, Cache{}
+	return true
+}
+
 // SetLog makes l the log that gets the pages which the ring itself writes to; nil
 // ends that. desc and device are the guest addresses of the first byte of
 // Layout.Desc, which only a packed ring is written to in, and of Layout.Device.

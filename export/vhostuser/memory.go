@@ -135,10 +135,10 @@ func (s *session) remMemReg(m *wire.Message) error {
 	return s.changeMemory(slices.Delete(slices.Clone(s.regions), i, i+1))
 }
 
-// changeMemory puts next in the place of the session's regions. It waits until
-// no request touches the old ones, in either lane of any queue, and then
-// unmaps those that are not in next. Where it cannot be done nothing changes,
-// and what is new in next is unmapped.
+// changeMemory puts next in the place of the session's regions. Where that takes
+// some away it waits until no request touches the old ones, in either lane of any
+// queue, and then unmaps those that are not in next. Where it cannot be done
+// nothing changes, and what is new in next is unmapped.
 func (s *session) changeMemory(next []*region) error {
 	m, err := virtioMap(next)
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *session) changeMemory(next []*region) error {
 		if !v.attached {
 			continue
 		}
-		if err := v.q.SetMap(context.Background(), m, memoryOf(next), a.desc, a.driver, a.device); err != nil {
+		if err := v.q.SetMap(context.Background(), m, a.desc, a.driver, a.device); err != nil {
 			s.log.Warn("a queue cannot go on with new guest memory: it stops", "queue", i, "error", err)
 			s.detach(v)
 		}
@@ -183,15 +183,6 @@ func (s *session) unmapNew(next []*region) {
 			r.unmap()
 		}
 	}
-}
-
-// memoryOf is all memory of regions.
-func memoryOf(regions []*region) [][]byte {
-	list := make([][]byte, len(regions))
-	for i, r := range regions {
-		list[i] = r.mem
-	}
-	return list
 }
 
 func virtioMap(regions []*region) (*virtio.Map, error) {

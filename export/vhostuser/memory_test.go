@@ -83,6 +83,37 @@ func TestMemoryStaysWhileRequestsTouchIt(t *testing.T) {
 	}
 }
 
+// Memory that is added waits for no disk: the machine's main loop waits for the
+// answer.
+func TestMemoryIsAddedOverAStalledDisk(t *testing.T) {
+	for _, fast := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fast=%v", fast), func(t *testing.T) {
+			r := newRig(t, blocktest.EmulatorConfig{Fast: fast}, Config{})
+			m := newVM(t, 2, 64, rings["packed"])
+			m.connect(r, allProtocol)
+			m.start()
+			q := m.queues[0]
+			stall := r.disk.Stall(block.OpWrite, 0, 8*mib, 1)
+			k := q.offer(virtio.BlkOut, 0, 4096, true)
+			stall.Held()
+			for i := range uint64(3) {
+				extra := newMemory(t, guestBase+memSize+i*mib, userBase+(2+i)*memSize, mib)
+				m.must(m.AddMemReg(extra.Region, extra.fd))
+			}
+			if s := r.Status(); s.Regions != 4 || s.Queues[0].InFlight != 1 {
+				t.Errorf("%+v", s)
+			}
+			m.queues[1].write(64, 1, 512)
+			stall.Release()
+			if got := q.next(); got != k || q.status(k) != virtio.BlkOK {
+				t.Errorf("request %d, status %d", got, q.status(k))
+			}
+			m.queues[1].checkRead(64, 1, 512)
+			m.leave(r)
+		})
+	}
+}
+
 // A change of memory that would take a running ring away changes nothing.
 func TestMemoryOfARunningRing(t *testing.T) {
 	r := newRig(t, blocktest.EmulatorConfig{}, Config{})

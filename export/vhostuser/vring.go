@@ -305,7 +305,7 @@ func (s *session) attach(v *vring) error {
 	}
 	err = v.q.Attach(queue.Vring{
 		Layout: virtio.Layout{Size: uint16(v.num), Features: s.features, Desc: a.desc, Driver: a.driver, Device: a.device},
-		Base:   base, Map: s.mem, Memory: memoryOf(s.regions), Disk: s.disk(), Kick: v.kick, Call: v.call, Err: v.err,
+		Base:   base, Map: s.mem, Disk: s.disk(), Kick: v.kick, Call: v.call, Err: v.err,
 		Log: s.activeLog(), RingLog: v.ringLog(s), Record: record,
 	})
 	if err != nil {
