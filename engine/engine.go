@@ -63,7 +63,8 @@ const (
 	AnyThread Owner = iota
 	// Locked: one goroutine, locked to its thread (runtime.LockOSThread),
 	// which makes, uses and closes the queue. io_uring then runs without
-	// interrupting that thread.
+	// interrupting that thread, and waits of up to 5 ms keep the scheduler's
+	// processor: who owns such a queue reserves one (package procs).
 	Locked
 )
 
@@ -73,6 +74,9 @@ type Config struct {
 	// DefaultDepth.
 	Depth int
 	Owner Owner
+	// Yields: a Locked owner has reserved no processor, and gives its own
+	// back whenever it waits.
+	Yields bool
 	// Buffers are the ranges to register with a ring: guest memory, arenas of
 	// buffers. They must stay mapped until Close. Ranges above 1 GiB are cut.
 	// Without them, or where registration fails, everything works as well,

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/platter-storage/platter/internal/procs"
 	"github.com/platter-storage/platter/internal/rawio"
 )
 
@@ -37,7 +38,7 @@ type forgetting struct {
 
 func startLoop(kind Kind, cfg Config) (*loop, error) {
 	l := &loop{ended: make(chan error, 1)}
-	cfg.Owner = Locked
+	cfg.Owner, cfg.Yields = Locked, !procs.Dedicated()
 	started := make(chan error, 1)
 	go l.run(kind, cfg, started)
 	if err := <-started; err != nil {
@@ -80,6 +81,10 @@ func (l *loop) run(kind Kind, cfg Config, started chan<- error) {
 	if err != nil {
 		started <- err
 		return
+	}
+	if !cfg.Yields {
+		procs.Reserve(1)
+		defer procs.Reserve(-1)
 	}
 	l.q, l.reason = q, q.Reason()
 	started <- nil

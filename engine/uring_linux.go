@@ -46,6 +46,9 @@ type uring struct {
 
 	waitArg  getEventsArg // points at waitTime
 	waitTime timespec
+	holds    bool         // short waits keep the scheduler's processor
+	holdArg  getEventsArg // points at holdTime
+	holdTime timespec
 	params   uringParams
 	wakeFd   int
 	notify   int // eventfd or -1
@@ -295,6 +298,9 @@ func (r *uring) Wait(timeout time.Duration) error {
 		arg = &r.waitArg
 		r.waitTime = timespec{int64(timeout / time.Second), int64(timeout % time.Second)}
 	}
+	if r.holds && (timeout < 0 || timeout > holdFor) && r.waitHolding() {
+		return nil
+	}
 	errno := uringWait(r.enterFd, r.enterFlags, arg)
 	switch errno {
 	case 0, syscall.ETIME, syscall.EINTR:
@@ -308,6 +314,19 @@ func (r *uring) Wait(timeout time.Duration) error {
 
 // Wake is Queue's.
 func (r *uring) Wake() { wakeEventfd(r.wakeFd) }
+
+// holdFor is how long the owner of a queue waits without telling the scheduler.
+// Telling it wakes the runtime's monitor, which then looks every 20 us what has
+// become of the thread; after a few milliseconds of nothing that does not matter
+// any more. To stop the world the runtime interrupts the wait with a signal.
+const holdFor = 5 * time.Millisecond
+
+// waitHolding waits for at most holdFor. True: there may be something.
+func (r *uring) waitHolding() bool {
+	r.holdTime = timespec{0, int64(holdFor)}
+	errno := uringWaitHolding(r.enterFd, r.enterFlags, &r.holdArg)
+	return errno == 0 || errno == syscall.EINTR || r.ready()
+}
 
 // Watch adds a multishot poll to the ring. The entry is submitted at once.
 func (r *uring) Watch(fd int, fired func()) error {

@@ -40,6 +40,8 @@ func newUring(cfg Config) (Queue, error) {
 func makeUring(cfg Config) (*uring, error) {
 	r := &uring{fd: -1, wakeFd: -1, notify: -1, refused: newDoneList(cfg.Depth)}
 	waitArg(&r.waitArg, &r.waitTime)
+	waitArg(&r.holdArg, &r.holdTime)
+	r.holds = cfg.Owner == Locked && !cfg.Yields
 	if err := r.open(cfg); err != nil {
 		r.release()
 		return nil, fmt.Errorf("io_uring: %w", err)

@@ -88,6 +88,14 @@ func uringWait(fd int, flags uintptr, arg *getEventsArg) syscall.Errno {
 	return errno
 }
 
+// uringWaitHolding is uringWait for a short time, which the scheduler is not
+// told of.
+func uringWaitHolding(fd int, flags uintptr, arg *getEventsArg) syscall.Errno {
+	_, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(fd), 0, 1, flags|enterGetEvents|enterExtArg,
+		uintptr(unsafe.Pointer(arg)), unsafe.Sizeof(*arg))
+	return errno
+}
+
 // waitArg points arg at ts.
 func waitArg(arg *getEventsArg, ts *timespec) { arg.ts = uint64(uintptr(unsafe.Pointer(ts))) }
 

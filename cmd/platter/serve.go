@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/platter-storage/platter/internal/procs"
 	"github.com/platter-storage/platter/serve"
 	"github.com/platter-storage/platter/serve/config"
 )
@@ -45,6 +46,7 @@ is wrong.`,
 			for _, d := range disks {
 				flags.AddDisk(d)
 			}
+			procs.Dedicate()
 			return serve.Run(cmd.Context(), serve.Options{
 				Load: func() (*config.Config, error) { return load(file, flags) },
 				Out:  cmd.OutOrStdout(), Err: cmd.ErrOrStderr(), JSON: json, Verbose: verbose, Check: check, ConfigFile: file,
