@@ -55,7 +55,7 @@ func (q *Queue) toFile(i int, s *slot, m block.Mapping, v block.Vec) {
 	}
 	io.Off, io.Vec = m.Off, v
 	if q.file != nil {
-		io.Done = q.ioDone
+		io.Done, io.Sync = q.ioDone, io.Sync && q.sync
 		if !q.eng.Prep(io, q.file) { // there is room for all slots; were there none, nothing is lost
 			q.finishMapped(i, s, 0, syscall.EAGAIN)
 		}
@@ -145,6 +145,14 @@ func (q *Queue) toWorker(i int, s *slot) {
 	q.work.push(i)
 }
 
+// Reasons that do not depend on the queue. They are here because a disk with
+// several leaves goes to and fro between them with each request, and nothing is
+// allocated for one.
+var (
+	reasonQueue  = "requests go through the storage's own queue"
+	reasonEngine = "requests go through the storage's own engine, which makes every write durable"
+)
+
 // follow makes leaf the place where mapped requests go. If it has a file that
 // the queue's own engine can reach, that is what they go through. The first
 // such file decides what engine that is; files that want another are reached
@@ -157,14 +165,15 @@ func (q *Queue) follow(leaf block.Leaf) {
 	own, ok := leaf.(interface {
 		EngineFile() *engine.File
 		EngineKind() engine.Kind
+		EngineSync() bool
 	})
 	if !ok {
-		q.explain("requests go through the storage's own queue")
+		q.reason.Store(&reasonQueue)
 		return
 	}
 	f, kind := own.EngineFile(), own.EngineKind()
 	if f == nil {
-		q.explain("requests go through the storage's own engine, which makes every write durable")
+		q.reason.Store(&reasonEngine)
 		return
 	}
 	if !q.chosen {
@@ -173,7 +182,7 @@ func (q *Queue) follow(leaf block.Leaf) {
 	if kind != q.kind {
 		return
 	}
-	q.file = f
+	q.file, q.sync = f, own.EngineSync()
 	if !slices.Contains(q.files, f) {
 		q.files = append(q.files, f)
 	}
@@ -211,8 +220,11 @@ func (q *Queue) open(kind engine.Kind, why string) error {
 	q.eng, q.kind = eng, kind
 	q.wakeMu.Unlock()
 	q.explain(why + "; " + eng.Reason())
-	if old != nil {
-		return old.Close()
+	if old == nil {
+		return nil
+	}
+	if err := old.Close(); err != nil { // the new one serves all the same
+		q.log.Warn(fmt.Sprintf("%s: the engine that it had before has not closed cleanly: %v", q.name, err))
 	}
 	return nil
 }
@@ -229,8 +241,11 @@ func (q *Queue) meetStorage() {
 	bq := block.NewQueue(q.cfg.Env, block.NewQueueGroup()) // counts nowhere
 	defer bq.Close()
 	n := int64(q.child.Limits().ReadAlign)
+	if n > q.child.Size() {
+		return
+	}
 	b, mapping, err := sys.MapAligned(int(n), block.MaxAlign)
-	if err != nil || n > q.child.Size() {
+	if err != nil {
 		return
 	}
 	defer sys.Unmap(mapping)

@@ -1,12 +1,20 @@
 package queue
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
 	"github.com/platter-storage/platter/engine"
+	"github.com/platter-storage/platter/internal/race"
+	"github.com/platter-storage/platter/internal/rawio"
 	"github.com/platter-storage/platter/virtio"
 )
 
@@ -65,18 +73,11 @@ func TestSeveralFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := newEnv()
-			s := &striped{}
-			s.info.WriteFlags, s.info.ZeroFlags = block.FUA, block.MayUnmap
-			l := block.ByteLimits()
+			var texts []string
 			for _, p := range parts {
-				_, c := disk(t, env, all[p], false)
-				s.on = append(s.on, c)
-				l = block.Merge(l, c.Limits())
+				texts = append(texts, all[p])
 			}
-			s.info.Abilities.Mapper = s
-			s.info.SetLimits(l)
-			s.info.SetSize(64 << 20)
-			c := blocktest.Edge(t, blocktest.Attach(t, env, s, "striped"))
+			c := stripedOver(t, env, texts...)
 			g := newGuest(t, guestConfig{size: 128, features: virtio.FeatureEventIdx | virtio.FeatureIndirectDesc})
 			m := newModeller(g, 32, 11)
 			startOver(t, g, Config{Child: c, Serial: "a serial number", Env: env})
@@ -107,4 +108,137 @@ func TestNoEngineOfItsOwn(t *testing.T) {
 	if !strings.Contains(log.String(), "no engine of its own") || !strings.Contains(q.Reason(), "there is none of the queue's own") {
 		t.Errorf("the log: %s; the reason: %s", log.String(), q.Reason())
 	}
+}
+
+// stripedOver is a disk striped over others.
+func stripedOver(t *testing.T, env *block.Env, parts ...string) *block.Child {
+	s := &striped{}
+	s.info.WriteFlags, s.info.ZeroFlags = block.FUA, block.MayUnmap
+	l := block.ByteLimits()
+	for _, p := range parts {
+		_, c := disk(t, env, p, false)
+		s.on = append(s.on, c)
+		l = block.Merge(l, c.Limits())
+	}
+	s.info.Abilities.Mapper = s
+	s.info.SetLimits(l)
+	s.info.SetSize(64 << 20)
+	return blocktest.Edge(t, blocktest.Attach(t, env, s, "striped"))
+}
+
+// A disk whose requests lead now to one file and now to another allocates no
+// more than any other, whether or not the queue's own engine reaches them.
+func TestB1NoAllocationBetweenLeaves(t *testing.T) {
+	n := 3000
+	if race.Enabled {
+		n = 300
+	}
+	text := func(cache string) string {
+		return "driver=file,cache=" + cache + ",filename=" + onDisk(t, memDir(t), 64<<20)
+	}
+	for name, caches := range map[string][]string{
+		"through leaves": {"writethrough", "writethrough", "writethrough"}, "own engine": {"writeback", "writeback", "writeback"},
+		"both": {"writeback", "writethrough", "writeback"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var parts []string
+			for _, c := range caches {
+				parts = append(parts, text(c))
+			}
+			c := stripedOver(t, newEnv(), parts...)
+			p := newPump(t, &load{name: name, typ: virtio.BlkIn, n: 4096, parts: 1}, 8)
+			startOver(t, p.guest, Config{Child: c})
+			p.run(300)
+			defer debug.SetGCPercent(debug.SetGCPercent(-1))
+			from := mallocs()
+			p.run(n)
+			if got := mallocs() - from; got > 100 && !race.Enabled {
+				t.Errorf("%d allocations for %d requests", got, n)
+			}
+		})
+	}
+}
+
+// Where nothing is ever to be durable, a write of a guest that does not flush
+// is not made so by the queue's own engine either.
+func TestUnsafeIsNeverDurable(t *testing.T) {
+	for _, kind := range []string{"io_uring", "native", "threads"} {
+		for cache, durable := range map[string]bool{"unsafe": false, "writeback": true, "none": true} {
+			if kind == "native" && cache != "none" {
+				continue
+			}
+			t.Run(kind+"/"+cache, func(t *testing.T) {
+				_, c := disk(t, newEnv(), "driver=file,aio="+kind+",cache="+cache+",filename="+onDisk(t, ".", 1<<20), false)
+				g := newGuest(t, guestConfig{size: 32})
+				q := start(t, g, Config{Child: c})
+				q.SetWriteback(false)
+				if st, _ := g.one(uint32(virtio.BlkOut), 8, 4096, 1, true); st != virtio.BlkOK {
+					t.Fatalf("status %d", st)
+				}
+				whileIdle(t, q, func() {
+					io := &q.table.refs[0].io
+					if q.file == nil || io.Kind != rawio.Write || io.Sync != durable {
+						t.Errorf("own engine %v, kind %v, durable %v; want it durable: %v", q.file != nil, io.Kind, io.Sync, durable)
+					}
+				})
+			})
+		}
+	}
+}
+
+// stubborn is an engine that does not close cleanly.
+type stubborn struct{ engine.Queue }
+
+func (s stubborn) Close() error { return errors.Join(s.Queue.Close(), syscall.EBUSY) }
+
+// An engine that closes badly is not the fault of the one in its place.
+func TestFormerEngineClosesBadly(t *testing.T) {
+	var log lines
+	_, c := disk(t, newEnv(), disks(t)["direct,auto"], false)
+	q := startDetached(t, Config{Child: c, Log: log.log()})
+	whileIdle(t, q, func() {
+		q.eng = stubborn{q.eng}
+		if err := q.open(engine.Inline, "another one"); err != nil {
+			t.Error(err)
+		}
+	})
+	if !strings.Contains(log.String(), "has not closed cleanly") || strings.Contains(log.String(), "no engine of its own") || !strings.Contains(q.Reason(), "another one") {
+		t.Errorf("the log: %s; the reason: %s", log.String(), q.Reason())
+	}
+}
+
+// A queue that looks at a disk which is smaller than one block of its own keeps
+// nothing of it.
+func TestTinyDiskLeavesNothingMapped(t *testing.T) {
+	n := &sick{}
+	l := block.ByteLimits()
+	l.ReadAlign, l.WriteAlign = 4096, 4096
+	n.info.SetLimits(l)
+	n.info.SetSize(512)
+	q := startDetached(t, Config{Child: blocktest.Edge(t, blocktest.Attach(t, newEnv(), n, "tiny"))})
+	const looks = 1 << 14
+	whileIdle(t, q, func() {
+		before := addressSpace(t)
+		for range looks {
+			q.meetStorage()
+		}
+		if grown := addressSpace(t) - before; grown > looks*block.MaxAlign/2 {
+			t.Errorf("%d looks at the disk took %d bytes of address space", looks, grown)
+		}
+	})
+}
+
+// addressSpace is how many bytes this process has mapped outside Go's heap,
+// which reserves what it likes.
+func addressSpace(t *testing.T) (n int64) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscan(string(b), &n); err != nil {
+		t.Fatal(err)
+	}
+	return n*int64(os.Getpagesize()) - int64(m.Sys)
 }

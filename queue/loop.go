@@ -48,6 +48,7 @@ type loop struct {
 	kind   engine.Kind
 	leaf   block.Leaf   // where mappings lead
 	file   *engine.File // its file, nil where it is reached through leaf
+	sync   bool         // file makes writes durable that are to be
 	gather []*rawio.IO  // for leaf
 	ioDone func(*rawio.IO)
 	leafIO func(*rawio.IO)

@@ -38,6 +38,10 @@ func (l *leaf) EngineFile() *engine.File {
 // an export does well to choose as well.
 func (l *leaf) EngineKind() engine.Kind { return l.m.engine.Kind() }
 
+// EngineSync tells such an export whether to make a write durable that is to be:
+// not where the cache mode is unsafe.
+func (l *leaf) EngineSync() bool { return !l.never }
+
 // ReadFd is the descriptor for who moves bytes of the file by other calls than
 // reads: while a mapping is held, and for reading only.
 func (l *leaf) ReadFd() int { return l.m.file.Fd() }
