@@ -25,9 +25,6 @@ type Disk struct {
 	// Protocol options, such as cache and aio, for the file at the bottom;
 	// those that its driver lacks are an error.
 	Protocol block.Values
-	// Filters go over the disk, the lowest first: each is the options of a
-	// filter that has what is below it as its file.
-	Filters []block.Values
 }
 
 // Values turns what a person wrote into the description of nodes. Whole
@@ -51,18 +48,6 @@ func (d Disk) Values() (block.Values, error) {
 		return nil, err
 	}
 	return d.overrides(vals)
-}
-
-// Filtered is the description vals, that Values gave, below the disk's filters.
-func (d Disk) Filtered(vals block.Values) block.Values {
-	for _, f := range d.Filters {
-		over := maps.Clone(f)
-		for k, x := range vals {
-			over["file."+k] = x
-		}
-		vals = over
-	}
-	return vals
 }
 
 // jsonError says where a description does not parse, if that is what is wrong.
@@ -135,11 +120,10 @@ func (g *Graph) Open(ctx context.Context, d Disk, nodeName string, readOnly bool
 	if err != nil {
 		return nil, err
 	}
-	all := d.Filtered(vals)
-	if nodeName != "" && all["node-name"] == "" {
-		all["node-name"] = nodeName
+	if nodeName != "" && vals["node-name"] == "" {
+		vals["node-name"] = nodeName
 	}
-	inst, err := g.Add(ctx, all, readOnly)
+	inst, err := g.Add(ctx, vals, readOnly)
 	if err != nil || d.Format != "" || vals["driver"] != "raw" || wholeDescription(d.Name) {
 		return inst, err
 	}

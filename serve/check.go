@@ -38,10 +38,17 @@ func (d *Daemon) check(ctx context.Context) (*Ready, error) {
 	}
 	r := d.Ready()
 	r.checked = true
-	for _, cfg := range d.cfg.Disks {
+	limits, err := throttles(d.cfg.Disks)
+	if err != nil {
+		return nil, err
+	}
+	for i, cfg := range d.cfg.Disks {
 		di, err := d.checkDisk(ctx, cfg)
 		if err != nil {
 			return nil, err
+		}
+		if len(cfg.Throttle) > 0 {
+			di.Throttle = limits[i].String()
 		}
 		r.Disks = append(r.Disks, di)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/export/nbd"
 	"github.com/platter-storage/platter/graph"
+	"github.com/platter-storage/platter/internal/ratelimit"
 	"github.com/platter-storage/platter/internal/realenv"
 	"github.com/platter-storage/platter/serve/config"
 )
@@ -78,8 +79,12 @@ func (d *Daemon) open(ctx context.Context) error {
 	if err := d.makeServer(tlsConfig); err != nil {
 		return err
 	}
-	for _, cfg := range d.cfg.Disks {
-		if err := d.addDisk(ctx, cfg, d.cfg); err != nil {
+	limits, err := throttles(d.cfg.Disks)
+	if err != nil {
+		return err
+	}
+	for i, cfg := range d.cfg.Disks {
+		if err := d.addDisk(ctx, cfg, limits[i], d.cfg); err != nil {
 			return err
 		}
 	}
@@ -125,10 +130,13 @@ func (d *Daemon) clientLeft(others int) {
 func (d *Daemon) LastLeft() <-chan struct{} { return d.lastLeft }
 
 // addDisk opens a disk and offers it.
-func (d *Daemon) addDisk(ctx context.Context, cfg config.Disk, whole *config.Config) error {
+func (d *Daemon) addDisk(ctx context.Context, cfg config.Disk, limits ratelimit.Setting, whole *config.Config) error {
 	dk, err := d.openDisk(ctx, cfg)
 	if err != nil {
 		return err
+	}
+	if _, err := dk.gate.set(limits); err != nil {
+		return errors.Join(diskError(&cfg, err), d.closeDisk(dk))
 	}
 	if err := d.addExports(dk, isDefault(whole)); err != nil {
 		return errors.Join(err, d.closeDisk(dk))

@@ -22,6 +22,7 @@ type disk struct {
 	cfg     config.Disk
 	inst    *block.Instance
 	created bool
+	gate    *gate // nil: no limits
 	exports []*export
 	vhosts  []*vhost
 }
@@ -54,12 +55,7 @@ func describe(d *config.Disk) (graph.Disk, error) {
 	if err != nil {
 		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
 	}
-	if len(d.Throttle) > 0 {
-		limits := maps.Clone(d.Throttle)
-		limits["driver"] = "throttle"
-		desc.Filters = append(desc.Filters, limits)
-	}
-	if err := checkNodes(desc.Filtered(vals)); err != nil {
+	if err := checkNodes(vals); err != nil {
 		return desc, &config.Error{At: d.At, Msg: err.Error(), Err: err}
 	}
 	proto := bottom(vals)
@@ -101,12 +97,8 @@ func checkNodes(vals block.Values) error {
 	if err != nil {
 		return withHint(err, vals["driver"], driverNames())
 	}
-	names := make([]string, 0, len(drv.Options))
-	for _, o := range drv.Options {
-		names = append(names, o.Name)
-	}
 	if _, err := drv.Check(vals); err != nil {
-		return withHint(err, unknownOption(drv, vals), names)
+		return withHint(err, unknownOption(drv, vals), optionNames(drv))
 	}
 	for _, o := range drv.Options {
 		if sub := vals.Sub(o.Name); o.Type == block.OptNode && sub != nil {
@@ -137,6 +129,14 @@ func driverNames() []string {
 	var names []string
 	for _, d := range block.Drivers() {
 		names = append(names, d.Name)
+	}
+	return names
+}
+
+func optionNames(drv *block.Driver) []string {
+	names := make([]string, 0, len(drv.Options))
+	for _, o := range drv.Options {
+		names = append(names, o.Name)
 	}
 	return names
 }
@@ -201,6 +201,9 @@ func checkDisks(cfg *config.Config) error {
 			return &config.Error{At: config.Place{Flag: name}, Msg: "none of the disks has this option: leave it away"}
 		}
 	}
+	if _, err := throttles(disks); err != nil {
+		return err
+	}
 	return checkTwice(places)
 }
 
@@ -211,7 +214,7 @@ func (d *Daemon) openDisk(ctx context.Context, cfg config.Disk) (*disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	dk := &disk{cfg: cfg}
+	dk := &disk{cfg: cfg, gate: newGate(&cfg)}
 	if dk.created, err = d.createDisk(ctx, &cfg, desc); err != nil {
 		return nil, diskError(&cfg, err)
 	}
@@ -296,7 +299,11 @@ func (d *Daemon) addExport(dk *disk, e config.Export, group *block.QueueGroup, a
 	if dk.cfg.IgnoreDiscard {
 		c.IgnoreDiscard()
 	}
-	err = d.server.AddExport(nbd.Export{Name: e.Name, Description: e.Description, Child: c, ReadOnly: e.ReadOnly, Group: group, Hidden: alias})
+	offer := nbd.Export{Name: e.Name, Description: e.Description, Child: c, ReadOnly: e.ReadOnly, Group: group, Hidden: alias}
+	if dk.gate != nil {
+		offer.Limiter = dk.gate
+	}
+	err = d.server.AddExport(offer)
 	if err != nil {
 		c.Close()
 		return &config.Error{At: e.At, Msg: err.Error(), Err: err}
@@ -330,6 +337,7 @@ func (d *Daemon) dropExport(dk *disk, e *export) error {
 
 // closeDisk makes the disk durable and closes it. Its exports are gone.
 func (d *Daemon) closeDisk(dk *disk) error {
+	dk.gate.leave()
 	flush := d.flush(dk)
 	if err := d.graph.Remove(dk.inst.Name()); err != nil {
 		return errors.Join(flush, fmt.Errorf("closing %s: %w", dk.cfg.Name, err))

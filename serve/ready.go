@@ -30,7 +30,8 @@ type DiskInfo struct {
 	Size     int64        `json:"size_bytes"`
 	ReadOnly bool         `json:"read_only"`
 	Created  bool         `json:"created"`
-	Note     string       `json:"note,omitempty"` // why it is not open, in a check
+	Note     string       `json:"note,omitempty"`     // why it is not open, in a check
+	Throttle string       `json:"throttle,omitempty"` // its limits, and who shares them
 	Nodes    []NodeInfo   `json:"nodes"`
 	Exports  []ExportInfo `json:"exports"`
 	// VhostUsers are the sockets for virtual machines.
@@ -88,7 +89,7 @@ func addressText(l *listener) string {
 
 func (d *Daemon) describeDisk(dk *disk) DiskInfo {
 	info := dk.inst.Info()
-	di := DiskInfo{Name: dk.cfg.Name, Path: dk.cfg.Path.Value, Size: info.Size(), ReadOnly: info.ReadOnly, Created: dk.created}
+	di := DiskInfo{Name: dk.cfg.Name, Path: dk.cfg.Path.Value, Size: info.Size(), ReadOnly: info.ReadOnly, Created: dk.created, Throttle: dk.gate.String()}
 	for _, in := range d.graph.Below(dk.inst.Name()) {
 		di.Nodes = append(di.Nodes, describeNode(in.Info()))
 	}
@@ -186,6 +187,9 @@ func (di *DiskInfo) writeText(b *strings.Builder, commands, verbose bool) {
 	}
 	for i := range di.Nodes {
 		di.Nodes[i].writeText(b, verbose)
+	}
+	if di.Throttle != "" {
+		fmt.Fprintf(b, "  throttle: %s\n", di.Throttle)
 	}
 	for _, e := range di.Exports {
 		if len(e.URIs) > 0 || len(di.VhostUsers) == 0 {

@@ -189,12 +189,17 @@ func (r *reload) match() {
 		if p.disk == nil {
 			p.disk = find(func(dk *disk) bool { return dk.cfg.Path.Value == p.cfg.Path.Value })
 		}
-		p.reopen = p.disk != nil && !sameDisk(p.disk.cfg, p.cfg)
+		p.reopen = p.disk != nil && !sameDisk(p.disk, p.cfg)
 	}
 }
 
-// sameDisk reports whether two descriptions open the same disk in the same way.
-func sameDisk(a, b config.Disk) bool {
+// sameDisk reports whether b opens dk in the way in which it is open. Limits are
+// changed in place where it has some.
+func sameDisk(dk *disk, b config.Disk) bool {
+	a := dk.cfg
+	if dk.gate != nil {
+		a.Throttle = b.Throttle
+	}
 	for _, d := range []*config.Disk{&a, &b} {
 		d.Path.At, d.At, d.Exports, d.VhostUsers = config.Place{}, config.Place{}, nil, nil
 		d.Create, d.Preallocation, d.Creating = 0, "", nil // only for what was not there
@@ -212,6 +217,7 @@ func (r *reload) commit(ctx context.Context) error {
 			r.reopen(ctx, p)
 		}
 	}
+	r.limit()
 	r.d.disks = r.d.disks[:0:0]
 	for i := range r.pairs {
 		if p := &r.pairs[i]; p.disk != nil {

@@ -18,6 +18,8 @@ type Stats struct {
 	InFlight      int           `json:"in_flight"` // requests that clients wait for
 	Exports       []ExportStats `json:"exports"`
 	Buffers       BufferStats   `json:"buffers"`
+	// Throttles are the limits of the disks that have some.
+	Throttles []ThrottleStats `json:"throttles,omitempty"`
 }
 
 // BufferStats is the memory for bounce and padding buffers, in bytes.
@@ -65,6 +67,7 @@ func (d *Daemon) Stats() *Stats {
 		s.InFlight += c.InFlight
 	}
 	d.countVhosts(s)
+	d.countThrottles(s)
 	disks := map[string]string{}
 	for _, dk := range d.disks {
 		for _, e := range dk.cfg.Exports {
@@ -109,6 +112,9 @@ func (s *Stats) WriteText(w io.Writer) error {
 		time.Duration(s.UptimeSeconds*float64(time.Second)).Round(time.Second), s.Connections, s.InFlight)
 	for i := range s.Exports {
 		s.Exports[i].writeText(&b)
+	}
+	for _, t := range s.Throttles {
+		fmt.Fprintf(&b, "throttle of disk %s: %s; %d waits\n", t.Disk, t.Limits, t.Waits)
 	}
 	fmt.Fprintf(&b, "buffers: %s of %s at most in use at once, %d waits\n", block.FormatSize(s.Buffers.Peak), block.FormatSize(s.Buffers.Limit), s.Buffers.Waits)
 	_, err := io.WriteString(w, b.String())

@@ -12,8 +12,8 @@ func TestThrottle(t *testing.T) {
 	dir := folder(t)
 	p := launch(t, nil, "--listen", "unix:"+dir+"/s", "--throttle", "iops-total=40,group=both", "mem:1M")
 	ready := p.ready()
-	if said := strings.Join(ready.Disks[0].Nodes[0].Explain, "\n"); !strings.Contains(said, `throttle: iops-total=40, shared by the group "both"`) {
-		t.Errorf("the limits are not said of the disk:\n%s", said)
+	if said := ready.Disks[0].Throttle; said != `iops-total=40, shared by the group "both"` {
+		t.Errorf("of the disk's limits is said: %s", said)
 	}
 	a, b := dial(t, ready.Disks[0].Exports[0].URIs[0]), dial(t, ready.Disks[0].Exports[0].URIs[0])
 	start := time.Now()
@@ -29,7 +29,7 @@ func TestThrottle(t *testing.T) {
 		t.Errorf("24 requests of two clients took %v, %v is the least under 40 a second", took, least)
 	}
 	for text, want := range map[string]string{
-		"iops=5":                   "no option \"iops\"; it has: file, group, iops-size, iops-total",
+		"iops=5":                   "no option \"iops\"; it has: group, iops-size, iops-total",
 		"iops-total=5,iops-read=5": "iops-total excludes",
 		"bps-read=fast":            "not a size",
 	} {

@@ -70,11 +70,15 @@ func (d *Daemon) openVhost(dk *disk, v config.VhostUser) (*vhost, error) {
 		c.IgnoreDiscard()
 	}
 	x := &vhost{cfg: v, child: c, done: make(chan struct{})}
-	x.dev, err = vhostuser.New(vhostuser.Config{
+	device := vhostuser.Config{
 		Name: dk.cfg.Name, Child: c, Group: d.group(v.String()), Env: d.env, Log: d.log.With("socket", v.Path),
 		Queues: v.Queues, QueueSize: v.Size, NoPacked: v.NoPacked, InOrder: v.InOrder, BlockSize: v.BlockSize,
 		Serial: v.Serial, Poll: v.Poll, Durable: neverCached(&dk.cfg), Came: d.vhostCame, Left: d.vhostLeft,
-	})
+	}
+	if dk.gate != nil {
+		device.Limiter = dk.gate
+	}
+	x.dev, err = vhostuser.New(device)
 	if err == nil && !v.Connect {
 		mode := v.Mode
 		if mode == 0 {

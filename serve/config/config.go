@@ -64,8 +64,7 @@ type Disk struct {
 	Preallocation string
 	// Creating are further options of the driver's for making the file.
 	Creating block.Values
-	// Throttle are the options of a throttle filter over the disk, empty for
-	// none.
+	// Throttle are the disk's limits, empty for none.
 	Throttle block.Values
 	// IgnoreDiscard: discards succeed without effect.
 	IgnoreDiscard bool
