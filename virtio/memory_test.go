@@ -258,103 +258,133 @@ func TestLogBounds(t *testing.T) {
 	}
 }
 
+// A logged guest has a dirty log of its ring's pages, and somebody who takes the
+// marks away and copies the pages, as a migration does.
+type logged struct {
+	*guest
+	log              *Log
+	bitmap           []byte
+	copied           []byte // memory as it was last copied
+	copyAt           Step   // copy once more at this step; numSteps: at none
+	descAt, deviceAt uint64
+	deviceLen        int
+}
+
+func newLogged(t *testing.T, features uint64) *logged {
+	g := &logged{guest: newGuest(8, features), bitmap: make([]byte, (guestBase+guestSize)/LogPage/8+2), copyAt: numSteps}
+	var err error
+	if g.log, err = NewLog(g.bitmap); err != nil {
+		t.Fatal(err)
+	}
+	// Each area lies over the edge of a page.
+	_, _, g.deviceLen = AreaSizes(8, features)
+	g.l.Device = g.at(guestBase + 4*LogPage - 4)[:g.deviceLen]
+	g.l.Desc = g.at(guestBase + 6*LogPage - 32)[:8*descSize]
+	g.deviceAt, g.descAt = guestBase+4*LogPage-4, guestBase+6*LogPage-32
+	if g.driver, err = NewDriver(g.l, g.t); err != nil {
+		t.Fatal(err)
+	}
+	g.copied = slices.Clone(g.mem)
+	g.startDevice(t, Options{Base: StartBase(features), Crash: func(s Step) {
+		if s == g.copyAt {
+			g.sync()
+		}
+	}})
+	return g
+}
+
+func (g *logged) sync() {
+	clear(g.bitmap)
+	copy(g.copied, g.mem)
+}
+
+func (g *logged) marked(gpa uint64) bool {
+	page := gpa / LogPage
+	return g.bitmap[page/8]>>(page%8)&1 != 0
+}
+
+// step runs f; what it writes after the last copy is marked.
+func (g *logged) step(t *testing.T, name string, f func()) {
+	t.Helper()
+	g.sync()
+	f()
+	for i := range g.copied {
+		if gpa := guestBase + uint64(i); g.copied[i] != g.mem[i] && !g.marked(gpa) {
+			t.Fatalf("%s, pages copied at step %d: byte %#x was written and its page is not marked", name, g.copyAt, gpa)
+		}
+	}
+}
+
+// serveTwo offers two chains and serves them in one batch.
+func (g *logged) serveTwo(t *testing.T) {
+	t.Helper()
+	var c [2]Chain
+	for range c {
+		g.mustAdd(t, segs(here, 1), segs(here+1, 1), false)
+	}
+	g.driver.Kick()
+	g.step(t, "disarm", g.ring.Disarm)
+	for i := range c {
+		g.mustPop(t, &c[i])
+	}
+	g.step(t, "push and publish", func() {
+		g.ring.Push(c[0].Handle, 0)
+		g.ring.Push(c[1].Handle, 1)
+		g.ring.Publish()
+	})
+	g.step(t, "arm", func() { g.ring.Arm() })
+	for range c {
+		if _, _, ok, err := g.driver.Next(); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+}
+
 // TestRingLogsItself: all that a ring writes is in the log, and is marked behind
 // having been written: whoever takes the marks away and copies the pages, at any
 // step of a batch, has all of it the next time.
 func TestRingLogsItself(t *testing.T) {
 	eachKind(t, func(t *testing.T, features uint64) {
-		g := newGuest(8, features)
-		bitmap := make([]byte, (guestBase+guestSize)/LogPage/8+2)
-		l, err := NewLog(bitmap)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Each area lies over the edge of a page.
-		_, _, n := AreaSizes(8, features)
-		g.l.Device = g.at(guestBase + 4*LogPage - 4)[:n]
-		g.l.Desc = g.at(guestBase + 6*LogPage - 32)[:8*descSize]
-		descAt, ok1 := g.m.Address(g.l.Desc)
-		deviceAt, ok2 := g.m.Address(g.l.Device)
-		if !ok1 || !ok2 {
-			t.Fatal("no address")
-		}
-		if g.driver, err = NewDriver(g.l, g.t); err != nil {
-			t.Fatal(err)
-		}
-		before := slices.Clone(g.mem)
-		sync := func() {
-			clear(bitmap)
-			copy(before, g.mem)
-		}
-		at := Step(numSteps)
-		g.startDevice(t, Options{Base: StartBase(features), Crash: func(s Step) {
-			if s == at {
-				sync()
-			}
-		}})
-		g.ring.SetLog(l, descAt, deviceAt)
-		areas := []uint64{deviceAt, deviceAt + uint64(n) - 1}
-		if g.l.packed() {
-			areas = append(areas, descAt, descAt+8*descSize-1)
-		}
-		for _, gpa := range areas {
-			if page := gpa / LogPage; bitmap[page/8]>>(page%8)&1 == 0 {
-				t.Errorf("page %#x was not marked for what was written before", page)
-			}
-		}
-		step := func(name string, f func()) {
-			sync()
-			f()
-			for i := range before {
-				if page := (guestBase + i) / LogPage; before[i] != g.mem[i] && bitmap[page/8]>>(page%8)&1 == 0 {
-					t.Fatalf("%s, pages taken at step %d: byte %#x was written and page %#x is not marked", name, at, i, page)
-				}
+		g := newLogged(t, features)
+		g.ring.SetLog(g.log, g.descAt, g.deviceAt)
+		for gpa, want := range map[uint64]bool{
+			g.deviceAt: true, g.deviceAt + uint64(g.deviceLen) - 1: true,
+			g.descAt: g.ring.packed, g.descAt + 8*descSize - 1: g.ring.packed,
+		} {
+			if g.marked(gpa) != want {
+				t.Errorf("what was written before at %#x: marked %v", gpa, !want)
 			}
 		}
 		for k := range 60 {
-			at = []Step{numSteps, StepPushed, StepPublished}[k%3]
-			for range 2 {
-				g.mustAdd(t, segs(here, 1), segs(here+1, 1), false)
-			}
-			g.driver.Kick()
-			step("disarm", g.ring.Disarm)
-			var a, b Chain
-			g.mustPop(t, &a)
-			g.mustPop(t, &b)
-			step("push and publish", func() {
-				g.ring.Push(a.Handle, 0)
-				g.ring.Push(b.Handle, 1)
-				g.ring.Publish()
-			})
-			step("arm", func() { g.ring.Arm() })
-			for range 2 {
-				if _, _, ok, err := g.driver.Next(); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
-			}
+			g.copyAt = []Step{numSteps, StepPushed, StepPublished}[k%3]
+			g.serveTwo(t)
 		}
 		g.ring.SetLog(nil, 0, 0)
-		sync()
+		clear(g.bitmap)
 		g.mustAdd(t, segs(here, 1), segs(here+1, 1), false)
 		g.driver.Kick()
 		var c Chain
 		g.mustPop(t, &c)
 		g.ring.Push(c.Handle, 1)
 		g.ring.Publish()
-		if i := slices.IndexFunc(bitmap, func(b byte) bool { return b != 0 }); i >= 0 {
+		if i := slices.IndexFunc(g.bitmap, func(b byte) bool { return b != 0 }); i >= 0 {
 			t.Errorf("marked at %d without a log", i)
 		}
-		clear(bitmap)
-		if !l.MarkVector(g.m, [][]byte{g.at(here)[:3], nil, g.at(here + LogPage)[:1]}) {
-			t.Error("a vector in memory")
-		}
-		if got := bitmap[here/LogPage/8]; got != 3<<(here/LogPage%8) {
-			t.Errorf("marked %#x", got)
-		}
-		if l.MarkVector(g.m, [][]byte{make([]byte, 1)}) {
-			t.Error("a vector elsewhere")
-		}
 	})
+}
+
+// TestLogVector marks what a vector holds, as far as it is the guest's.
+func TestLogVector(t *testing.T) {
+	g := newLogged(t, 0)
+	if !g.log.MarkVector(g.m, [][]byte{g.at(here)[:3], nil, g.at(here + LogPage)[:1]}) {
+		t.Error("a vector in memory")
+	}
+	if got := g.bitmap[here/LogPage/8]; got != 3<<(here/LogPage%8) {
+		t.Errorf("marked %#x", got)
+	}
+	if g.log.MarkVector(g.m, [][]byte{make([]byte, 1)}) {
+		t.Error("a vector elsewhere")
+	}
 }
 
 // TestExtend: a ring goes on with more memory while chains are out, and with

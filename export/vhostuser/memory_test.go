@@ -100,6 +100,9 @@ func TestMemoryIsAddedOverAStalledDisk(t *testing.T) {
 				extra := newMemory(t, guestBase+memSize+i*mib, userBase+(2+i)*memSize, mib)
 				m.must(m.AddMemReg(extra.Region, extra.fd))
 			}
+			if _, err := m.Features(); err != nil { // the status is published behind the answer
+				t.Fatal(err)
+			}
 			if s := r.Status(); s.Regions != 4 || s.Queues[0].InFlight != 1 {
 				t.Errorf("%+v", s)
 			}
