@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 
@@ -17,18 +18,21 @@ import (
 // ("Inflight I/O tracking")
 type record struct {
 	wire.Inflight
-	fd      int // ours; -1: there is no record
+	size    uint16 // descriptors that each queue's part is for
+	fd      int    // ours; -1: there is no record
 	mapping []byte
 	mem     []byte
 }
 
 // Behind the queues' parts the record has a trailer of ours: the cache mode
-// that the guest has been told. A front end that meets our successor does not
-// say it again, and a guest in writethrough does not flush.
+// that the guest has been told, which a front end that meets our successor does
+// not say again, while a guest in writethrough does not flush; and for how many
+// descriptors the parts are.
 const (
 	trailerSize  = 64
 	trailerMagic = "platter1"
 	trailerAt    = len(trailerMagic) // of the cache mode: 1 writethrough, 2 writeback, 0 in doubt
+	trailerParts = trailerAt + 2     // of the number of descriptors, little-endian, 2 bytes
 )
 
 // maxRecord bounds the memory that a front end can make us create: the most
@@ -52,7 +56,9 @@ func (s *session) getInflight(m *wire.Message) error {
 		return err
 	}
 	page := os.Getpagesize()
-	size := int(want.Queues)*s.partSize(want.QueueSize) + trailerSize
+	// QEMU asks for its own queue-size, and lets guests make larger rings.
+	largest := max(want.QueueSize, uint16(s.d.cfg.QueueSize))
+	size := int(want.Queues)*s.partSize(largest) + trailerSize
 	if size > maxRecord {
 		return fmt.Errorf("a record of %d bytes: at most %d", size, maxRecord)
 	}
@@ -66,6 +72,8 @@ func (s *session) getInflight(m *wire.Message) error {
 		sys.CloseFd(fd)
 		return err
 	}
+	r.size = largest
+	r.writeTrailer(0)
 	s.asked = true
 	if s.running() == 0 {
 		s.record.close()
@@ -99,7 +107,7 @@ func openRecord(in wire.Inflight, fd int) (record, error) {
 	if err != nil {
 		return record{fd: -1}, fmt.Errorf("the record of requests in flight: %w", err)
 	}
-	return record{in, fd, mapping, mem}, nil
+	return record{in, in.QueueSize, fd, mapping, mem}, nil
 }
 
 // setInflight takes the record that the front end has kept: from a process of
@@ -128,6 +136,7 @@ func (s *session) setInflight(m *wire.Message) error {
 	m.Fds.Take(0)
 	s.record.close()
 	s.record = r
+	s.record.takeSize()
 	// One that this process has just made says nothing of the time before.
 	if on, ok := r.keptMode(); ok && !s.asked {
 		s.wce, s.told, s.heir = on, true, true
@@ -145,8 +154,8 @@ func (s *session) checkInflight(in wire.Inflight) error {
 }
 
 // recordOf is the part of the record that is of one queue, nil where there is
-// none. QEMU asks for a record by the queue size that it was started with, and
-// lets firmware make a larger ring: such a ring is served all the same.
+// none. A record that another program made may be too small for a ring: such a
+// ring is served all the same.
 // The record is not looked into here: its file may be gone, and the queue can
 // bear that.
 func (s *session) recordOf(v *vring) (queue.Record, error) {
@@ -155,46 +164,77 @@ func (s *session) recordOf(v *vring) (queue.Record, error) {
 		return queue.Record{}, nil
 	}
 	packed := s.features&virtio.FeatureRingPacked != 0
-	part := virtio.InflightSize(r.QueueSize, packed)
+	part := virtio.InflightSize(r.size, packed)
 	index := v.index
 	switch {
-	case index >= int(r.Queues) || v.num > int(r.QueueSize):
+	case index >= int(r.Queues) || v.num > int(r.size):
 		s.d.pace.Warn(s.log, "a queue has no place in the record of requests in flight: what is in flight when this process dies is lost to the guest; start the machine with the queue size that its driver uses",
-			"queue", index, "descriptors", v.num, "record_queues", r.Queues, "record_descriptors", r.QueueSize)
+			"queue", index, "descriptors", v.num, "record_queues", r.Queues, "record_descriptors", r.size)
 		return queue.Record{}, nil
 	case (index+1)*part > len(r.mem):
 		return queue.Record{}, fmt.Errorf("the record of requests in flight has %d bytes, the part of queue %d would end at %d", len(r.mem), index, (index+1)*part)
 	}
-	return queue.Record{Mem: r.mem[index*part : (index+1)*part], Size: r.QueueSize}, nil
+	return queue.Record{Mem: r.mem[index*part : (index+1)*part], Size: r.size}, nil
 }
 
 // keepMode notes the cache mode for a successor. The trailer is written and
 // read as a file: memory of a file that others cut short is a fault to touch.
 func (s *session) keepMode() {
-	r := &s.record
+	switch {
+	case s.told && s.wce:
+		s.record.writeTrailer(2)
+	case s.told:
+		s.record.writeTrailer(1)
+	default:
+		s.record.writeTrailer(0)
+	}
+}
+
+// writeTrailer writes the trailer, where there is room. If that fails a
+// successor makes every write durable and has no record of large rings: slow,
+// and said, but right.
+func (r *record) writeTrailer(mode byte) {
 	if r.fd < 0 || !r.hasTrailer() {
 		return
 	}
 	b := make([]byte, trailerSize)
 	copy(b, trailerMagic)
-	switch {
-	case s.told && s.wce:
-		b[trailerAt] = 2
-	case s.told:
-		b[trailerAt] = 1
-	}
-	// If it fails a successor makes every write durable: slow, but right.
+	b[trailerAt] = mode
+	binary.LittleEndian.PutUint16(b[trailerParts:], r.size)
 	_, _ = unix.Pwrite(r.fd, b, int64(r.MmapOffset+r.MmapSize)-trailerSize)
+}
+
+// readTrailer is nil where there is no trailer of ours.
+func (r *record) readTrailer() []byte {
+	b := make([]byte, trailerSize)
+	if !r.hasTrailer() {
+		return nil
+	}
+	n, err := unix.Pread(r.fd, b, int64(r.MmapOffset+r.MmapSize)-trailerSize)
+	if err != nil || n != trailerSize || string(b[:len(trailerMagic)]) != trailerMagic {
+		return nil
+	}
+	return b
+}
+
+// takeSize learns from the trailer for how many descriptors the parts are. What
+// cannot be is not believed.
+func (r *record) takeSize() {
+	b := r.readTrailer()
+	if b == nil {
+		return
+	}
+	size := binary.LittleEndian.Uint16(b[trailerParts:])
+	parts := uint64(r.Queues) * uint64(virtio.InflightSize(size, false))
+	if size >= r.QueueSize && size <= MaxQueueSize && parts+trailerSize <= r.MmapSize {
+		r.size = size
+	}
 }
 
 // keptMode is the cache mode that the guest was told by a predecessor.
 func (r *record) keptMode() (on, ok bool) {
-	b := make([]byte, trailerSize)
-	if !r.hasTrailer() {
-		return false, false
-	}
-	n, err := unix.Pread(r.fd, b, int64(r.MmapOffset+r.MmapSize)-trailerSize)
-	if err != nil || n != trailerSize || string(b[:len(trailerMagic)]) != trailerMagic {
+	b := r.readTrailer()
+	if b == nil {
 		return false, false
 	}
 	return b[trailerAt] == 2, b[trailerAt] == 1 || b[trailerAt] == 2

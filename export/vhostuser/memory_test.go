@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -444,7 +445,7 @@ func TestRecord(t *testing.T) {
 			}
 			var nack *wire.NackError
 			short := m.inflight
-			short.QueueSize = 128
+			short.MmapSize = uint64(virtio.InflightSize(64, false))
 			if err := m.SetInflight(short, m.record); !errors.As(err, &nack) {
 				t.Errorf("a record that has no room for its queues: %v", err)
 			}
@@ -457,17 +458,18 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A ring that has no place in the record is served without: QEMU lets firmware
-// make rings that are larger than it has told us.
+// A record that another program made may have no place for a ring: that is
+// served without.
 func TestRecordOfAnotherSize(t *testing.T) {
 	r := newRig(t, blocktest.EmulatorConfig{}, Config{})
 	m := newVM(t, 2, 64, 0)
 	m.connect(r, allProtocol)
 	m.must(m.SetFeatures(m.features))
-	in, fd, err := m.GetInflight(1, 32)
+	fd, err := unix.MemfdCreate("record", unix.MFD_CLOEXEC)
 	m.must(err)
 	defer unix.Close(fd)
-	m.must(m.SetInflight(in, fd))
+	m.must(unix.Ftruncate(fd, 4096))
+	m.must(m.SetInflight(wire.Inflight{MmapSize: 4096, Queues: 1, QueueSize: 32}, fd))
 	m.shareMemory()
 	for i, want := range []string{"queue=0 descriptors=64 record_queues=1 record_descriptors=32", "queue=1 descriptors=64"} {
 		q := m.queues[i]
@@ -477,4 +479,60 @@ func TestRecordOfAnotherSize(t *testing.T) {
 		r.saw(want)
 		q.write(0, 1, 512)
 	}
+}
+
+// QEMU asks for a record by its own queue-size and lets guests make larger
+// rings: they have their place, and a successor finds it.
+func TestRecordForLargerRings(t *testing.T) {
+	for name, features := range rings {
+		t.Run(name, func(t *testing.T) {
+			first := newRig(t, blocktest.EmulatorConfig{}, Config{InOrder: features&virtio.FeatureInOrder != 0})
+			m := newVM(t, 1, 64, features)
+			m.connect(first, allProtocol)
+			m.must(m.SetFeatures(m.features))
+			in, fd, err := m.GetInflight(1, 16)
+			m.must(err)
+			defer unix.Close(fd)
+			if in.QueueSize != 16 || in.MmapSize < uint64(virtio.InflightSize(64, false))+trailerSize {
+				t.Errorf("the record is %+v", in)
+			}
+			r := openedRecord(t, in, fd)
+			if r.takeSize(); r.size != DefaultQueueSize {
+				t.Errorf("a successor takes it for one of %d descriptors", r.size)
+			}
+			for _, lie := range []uint16{15, MaxQueueSize + 1, 65535} {
+				r.size = lie
+				r.writeTrailer(0)
+				r.size = 16
+				if r.takeSize(); r.size != 16 {
+					t.Errorf("%d descriptors are believed", lie)
+				}
+			}
+			r.size = DefaultQueueSize
+			r.writeTrailer(0)
+			m.must(m.SetInflight(in, fd))
+			m.shareMemory()
+			m.queues[0].set()
+			m.must(m.SetVringEnable(0, true))
+			m.queues[0].write(0, 1, 512)
+			if log := first.log.String(); strings.Contains(log, "no place in the record") {
+				t.Errorf("the ring has no place:\n%s", log)
+			}
+		})
+	}
+}
+
+// openedRecord is the record as another process would see it.
+func openedRecord(t *testing.T, in wire.Inflight, fd int) *record {
+	t.Helper()
+	own, err := unix.Dup(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := openRecord(in, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	return &r
 }
