@@ -18,7 +18,7 @@ import (
 	"github.com/platter-storage/platter/virtio"
 )
 
-// What a request costs: seed-notes B1 to B10, as far as they concern a queue.
+// What a request costs: request objects, tests B1 to B10 as far as they concern a queue.
 
 // load is one kind of request, sent again and again.
 type load struct {
@@ -338,7 +338,7 @@ func TestProcessorsAreReserved(t *testing.T) {
 }
 
 // clearing clears what the reference's request object had of it, for each
-// request: what seed 1 was about. It poses as a limiter.
+// request: what a virtio server paid that cleared its request objects. It poses as a limiter.
 type clearing struct{ object []byte }
 
 func (c *clearing) Admit(block.Op, int64, int64) int64 {
