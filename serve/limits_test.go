@@ -61,6 +61,10 @@ disks:
 		t.Errorf("the disks of a group were told to wait %d and %d times", b.waits("a"), b.waits("b"))
 	}
 	has(t, b.mustDial("b"), 2)
+	var text strings.Builder
+	if err := b.d.Stats().WriteText(&text); err != nil || !strings.Contains(text.String(), `throttle of disk b: iops-total=40, shared by the group "both-kinds"; `) {
+		t.Errorf("the limits are not in the statistics for people (%v):\n%s", err, text.String())
+	}
 }
 
 // A reload changes limits in place: clients stay, and a request that would have
@@ -146,6 +150,9 @@ func TestStopWhileThrottled(t *testing.T) {
 	}
 	if err := <-done; err == nil {
 		t.Error("the write was made, twelve days early")
+	}
+	if b.waits("a") == 0 {
+		t.Error("the last statistics do not say that requests were held back")
 	}
 }
 

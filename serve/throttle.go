@@ -14,8 +14,11 @@ import (
 // served. A disk that was opened without limits has no gate: its requests ask
 // nobody.
 type gate struct {
-	bucket  atomic.Pointer[ratelimit.Bucket] // nil lets all pass
-	setting ratelimit.Setting                // of bucket; guarded by the daemon's mu
+	bucket atomic.Pointer[ratelimit.Bucket] // nil, before there are limits, lets all pass
+
+	// Guarded by the daemon's mu.
+	setting ratelimit.Setting // of bucket
+	member  bool              // of its group
 }
 
 // newGate is the gate of a disk, not yet in force, or nil.
@@ -37,23 +40,24 @@ func (g *gate) Admit(op block.Op, n, nowNs int64) (waitNs int64) {
 // set puts limits in force and reports whether they are others than before. A
 // disk without a gate has none.
 func (g *gate) set(s ratelimit.Setting) (changed bool, err error) {
-	if g == nil || g.bucket.Load() != nil && g.setting == s {
+	if g == nil || g.member && g.setting == s {
 		return false, nil
 	}
 	b, err := ratelimit.JoinAndSet(s)
 	if err != nil {
 		return false, err
 	}
-	if g.bucket.Swap(b) != nil {
-		ratelimit.Leave(g.setting.Group)
-	}
-	g.setting = s
+	g.leave()
+	g.setting, g.member = s, true
+	g.bucket.Store(b)
 	return true, nil
 }
 
-// leave takes the disk out of its group.
+// leave takes the disk out of its group. What its limits have done can still be
+// asked for.
 func (g *gate) leave() {
-	if g != nil && g.bucket.Swap(nil) != nil {
+	if g != nil && g.member {
+		g.member = false
 		ratelimit.Leave(g.setting.Group)
 	}
 }
@@ -141,7 +145,7 @@ func (r *reload) limit() {
 	all, err := throttles(cfgs) // an error where a disk could not be opened anew
 	r.fail(err)
 	for i, dk := range disks {
-		had := dk.gate != nil && dk.gate.bucket.Load() != nil
+		had := dk.gate != nil && dk.gate.member
 		changed, err := dk.gate.set(all[i])
 		if r.fail(err); changed && had {
 			r.note("disk %s has other limits: %v", cfgs[i].Name, dk.gate)
