@@ -197,7 +197,9 @@ func TestFormerEngineClosesBadly(t *testing.T) {
 	_, c := disk(t, newEnv(), disks(t)["direct,auto"], false)
 	q := startDetached(t, Config{Child: c, Log: log.log()})
 	whileIdle(t, q, func() {
+		q.wakeMu.Lock()
 		q.eng = stubborn{q.eng}
+		q.wakeMu.Unlock()
 		if err := q.open(engine.Inline, "another one"); err != nil {
 			t.Error(err)
 		}
