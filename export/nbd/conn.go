@@ -98,8 +98,7 @@ type reader struct {
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	peer := peerName(nc)
-	return &conn{srv: s, nc: quieten(nc), since: time.Now(), peer: peer, gone: make(chan struct{}), ending: make(chan struct{})}
+	return &conn{srv: s, nc: nc, since: time.Now(), peer: peerName(nc), gone: make(chan struct{}), ending: make(chan struct{})}
 }
 
 // run serves the client from greeting to end.

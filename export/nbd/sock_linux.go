@@ -50,6 +50,9 @@ const sendBuf = 1 << 20
 
 // newSock uses nc as a plain socket, or returns nil where it is something else.
 func newSock(nc net.Conn) *sock {
+	if uc, ok := nc.(*net.UnixConn); ok {
+		_ = uc.SetWriteBuffer(sendBuf) // works as well without
+	}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil

@@ -7,8 +7,6 @@ import "net"
 // sock is used on Linux only; elsewhere every connection is a stream.
 type sock struct{ link }
 
-func quieten(nc net.Conn) net.Conn { return nc }
-
 func newSock(net.Conn) *sock { return nil }
 
 func (*sock) pending() int { return 0 }

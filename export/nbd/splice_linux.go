@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"net"
 	"sync/atomic"
 	"syscall"
 
@@ -104,7 +105,7 @@ func (c *conn) canSplice(s *slot) bool {
 	if !c.struc || s.rq.Flags&wire.CmdFlagDF != 0 {
 		return true
 	}
-	if _, local := c.sock.nc.(*quiet); !local {
+	if _, local := c.sock.nc.(*net.UnixConn); !local {
 		return false // zeroes are found and not sent: that is worth more on a wire
 	}
 	rq := c.aside.Begin()
