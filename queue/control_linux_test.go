@@ -313,7 +313,7 @@ func TestAddedMemoryWaitsForNothing(t *testing.T) {
 				t.Errorf("status %d and %d, content %d and %d", g.status(0), g.status(1), g.buffer(0)[0], more[0])
 			}
 			for _, gpa := range []uint64{newAt, g.gpa(g.dataBase)} {
-				if page := gpa / virtio.LogPage; bits[page/64]>>(page%64)&1 == 0 {
+				if page := gpa / virtio.LogPage; atomic.LoadUint64(&bits[page/64])>>(page%64)&1 == 0 {
 					t.Errorf("page %#x was written and is not in the log", page)
 				}
 			}
