@@ -49,6 +49,23 @@ func bury(t *testing.T, q *Queue) {
 	busyLoops.Add(-1)
 }
 
+// closes ends a queue. It may die yet: behind the last answer there are steps as
+// well.
+func closes(t *testing.T, q *Queue, dead <-chan struct{}) bool {
+	t.Helper()
+	closed := make(chan error, 1)
+	go func() { closed <- q.Close(long(t)) }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Fatal(err)
+		}
+		return true
+	case <-dead:
+		return false
+	}
+}
+
 const crashRequests = 9
 
 func recordIn(record []uint64) Record { return Record{Mem: bytesOf(record), Size: 32} }
@@ -94,18 +111,8 @@ func crashAt(t *testing.T, features uint64, n int) (died bool) {
 		default:
 		}
 	}
-	if !died {
-		// It may die yet: behind the last answer there are steps as well.
-		closed := make(chan error, 1)
-		go func() { closed <- q.Close(long(t)) }()
-		select {
-		case err := <-closed:
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(answers) < crashRequests
-		case <-dead:
-		}
+	if !died && closes(t, q, dead) {
+		return len(answers) < crashRequests
 	}
 	bury(t, q)
 	next := startDetached(t, Config{Child: c, Poll: -1})
