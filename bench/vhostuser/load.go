@@ -37,6 +37,9 @@ type workload struct {
 	// many readers do.
 	streams bool
 	pinned  bool // client and server share one processor
+	// polls: the client looks at its ring instead of sleeping, as a machine
+	// does that is awake anyway, and wants no calls.
+	polls bool
 }
 
 // loader drives one queue from one thread, with as little work a request as it
@@ -147,8 +150,8 @@ func (l *loader) run(until time.Time, total int64) error {
 		if err != nil {
 			return err
 		}
-		if n == 0 && !l.drv.Arm() {
-			if err := l.wait(); err != nil {
+		if n == 0 {
+			if err := l.await(); err != nil {
 				return err
 			}
 		}
@@ -163,6 +166,21 @@ func (l *loader) show() {
 	}
 }
 
+// await passes the time until there may be more to take in.
+func (l *loader) await() error {
+	switch {
+	case l.w.polls && l.late.Load():
+		return l.stuck()
+	case l.w.polls || l.drv.Arm():
+		return nil
+	}
+	return l.wait()
+}
+
+func (l *loader) stuck() error {
+	return fmt.Errorf("%d requests were not done %v after the end", l.drv.Out(), stuckAfter)
+}
+
 // wait sleeps until the server calls.
 func (l *loader) wait() error {
 	var b [8]byte
@@ -174,7 +192,7 @@ func (l *loader) wait() error {
 		case err != nil:
 			return fmt.Errorf("waiting for a call: %w", err)
 		case l.late.Load():
-			return fmt.Errorf("%d requests were not done %v after the end", l.drv.Out(), stuckAfter)
+			return l.stuck()
 		default:
 			return nil
 		}

@@ -21,6 +21,8 @@ var rows = []row{
 	{name: "r4k-d1", about: "4 KiB random read, depth 1", load: workload{random: true, block: 4 * kib, depth: 1, queues: 1}, on: []string{"null", "tmpfs", "direct"}},
 	{name: "r4k-d1-pin", about: "4 KiB random read, depth 1, client and server on one processor", load: workload{random: true, block: 4 * kib, depth: 1, queues: 1, pinned: true}, on: []string{"null", "tmpfs"}},
 	{name: "r4k-d32", about: "4 KiB random read, depth 32", load: workload{random: true, block: 4 * kib, depth: 32, queues: 1}, on: []string{"null", "tmpfs", "direct", "cached"}},
+	{name: "r4k-d1-busy", about: "4 KiB random read, depth 1, a client that polls", load: workload{random: true, block: 4 * kib, depth: 1, queues: 1, polls: true}, on: []string{"null", "tmpfs"}},
+	{name: "r4k-d32-busy", about: "4 KiB random read, depth 32, a client that polls", load: workload{random: true, block: 4 * kib, depth: 32, queues: 1, polls: true}, on: []string{"null", "tmpfs", "cached"}},
 	{name: "r4k-d128", about: "4 KiB random read, depth 128", load: workload{random: true, block: 4 * kib, depth: 128, queues: 1}, on: []string{"null"}},
 	{name: "r4k-2x32", about: "4 KiB random read, 2 queues x depth 32", load: workload{random: true, block: 4 * kib, depth: 32, queues: 2}, on: []string{"null", "tmpfs"}},
 	{name: "w4k-d1", about: "4 KiB random write, depth 1", load: workload{write: true, random: true, block: 4 * kib, depth: 1, queues: 1}, on: []string{"direct"}},
