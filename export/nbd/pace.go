@@ -1,7 +1,7 @@
 package nbd
 
 // Disks in the page cache: the reader serves short requests in place, like
-// those of a disk in memory, as long as that is quick. When one was not, the
+// those of a disk in memory, as long as that is quick. When two were not, the
 // next go the way of disks that wait, and ever more of them while it stays so.
 
 const (
@@ -18,6 +18,13 @@ const (
 	minAvoid    = 64
 	maxAvoid    = 16 << 10
 	forgetAvoid = 1024
+	// The first slow request may have been the scheduler's doing: the reader
+	// was in the way of other threads. It is forgiven if as many quick ones
+	// follow as have earned its time, at earnedNs each over a worker, and at
+	// least minForgive.
+	earnedNs   = 4_000
+	minForgive = 64
+	maxForgive = 4096
 )
 
 // pace remembers whether serving in place has been quick.
@@ -25,6 +32,7 @@ type pace struct {
 	avoid int // requests yet to be kept from the reader
 	next  int // how many, the next time
 	quick int // quick ones in a row
+	due   int // quick ones that are yet to come for the last slow one
 	// patient: none is too slow
 	patient bool
 }
@@ -45,6 +53,12 @@ func (p *pace) took(ns, n, slow int64) {
 		if p.quick++; p.quick >= forgetAvoid {
 			p.next = 0
 		}
+		p.due = max(p.due-1, 0)
+		return
+	}
+	forgiven := p.due == 0
+	p.due = int(min(max(ns/earnedNs, minForgive), maxForgive))
+	if forgiven {
 		return
 	}
 	p.next = min(max(2*p.next, minAvoid), maxAvoid)
