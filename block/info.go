@@ -55,6 +55,12 @@ type Abilities struct {
 	// Refresh asks the storage anew for its size and limits, which others
 	// may have changed (a volume that was grown), and publishes them.
 	Refresh func() error
+	// Check looks through a format's metadata, and repairs it where asked.
+	// This and what follows is called through Child.Exclusive.
+	Check     func(rq *Req, o CheckOptions) (CheckResult, error)
+	Snapshots *SnapshotAbility
+	Bitmaps   *BitmapAbility
+	Amend     *AmendAbility
 }
 
 // Size is the length of the content in bytes.
