@@ -136,7 +136,8 @@ func sendSome(t *testing.T, nc net.Conn, n int) {
 }
 
 // A client that disappears at any point leaves nothing behind, and what it had
-// not sent in full is not written.
+// not sent in full is not written; of what is long, a disk in memory may have
+// what came.
 func TestClientDisappears(t *testing.T) {
 	for _, kind := range []string{"mem", "file"} {
 		for _, n := range []int{512, 16 << 10, 100000, mib, 3 * mib} {
@@ -162,8 +163,12 @@ func TestClientDisappears(t *testing.T) {
 				if err := good.Pread(got, 0, 0); err != nil {
 					t.Fatal(err)
 				}
-				if bytes.Contains(got, []byte{0xEE}) {
-					t.Error("a write was begun before its data had come")
+				came := 0
+				if kind == "mem" && n > maxBuffered {
+					came = min(n, mib) - 1
+				}
+				if bytes.Contains(bytes.TrimLeft(got[:came], "\xEE"), []byte{0xEE}) || bytes.Contains(got[came:], []byte{0xEE}) {
+					t.Error("what has not come was written, or was begun before its data had come")
 				}
 			})
 		}

@@ -290,12 +290,30 @@ func (c *conn) writeInline(rq *wire.Request) error {
 	return c.answer(rq, 0, "")
 }
 
-// storePieces receives and writes. After an error of the disk the rest of the
-// data is read away; fatal is an error of the connection.
+// storePieces receives and writes: straight into the disk where that can be,
+// else through a buffer. After an error of the disk the rest of the data is read
+// away; fatal is an error of the connection.
 func (c *conn) storePieces(req *block.Req, rq *wire.Request, fl block.Flags) (err, fatal error) {
+	off, left := int64(rq.Offset), int64(rq.Length)
+	if c.receivesMapped() {
+		if u := c.in.unread(); len(u) > 0 {
+			err = c.store(req, off, u, fl)
+			c.in.r = c.in.w
+			off, left = off+int64(len(u)), left-int64(len(u))
+		}
+		if err == nil {
+			if off, left, fatal = c.storeArriving(req, off, left); left == 0 || fatal != nil {
+				return nil, fatal
+			}
+		}
+	}
+	return c.storeBuffered(req, uint64(off), int(left), fl, err)
+}
+
+// storeBuffered receives left bytes and writes them, unless err is one already.
+func (c *conn) storeBuffered(req *block.Req, off uint64, left int, fl block.Flags, err error) (_, fatal error) {
 	s := c.takeSlot()
 	defer c.releaseMine(s)
-	off, left := rq.Offset, int(rq.Length)
 	c.hold(s, min(left, bufpool.MaxBuf), false)
 	for left > 0 {
 		b := s.vec[0]

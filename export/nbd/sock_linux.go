@@ -24,6 +24,11 @@ type sock struct {
 	riov   [2]unix.Iovec
 	rn     int
 	rerr   syscall.Errno
+	// and where a payload goes that is received into the disk
+	incoming  incoming
+	incomingF func(fd uintptr) bool
+	ahead     []byte
+	ended     bool
 
 	// The sender's.
 	writeFn func(fd uintptr) bool
@@ -63,6 +68,7 @@ func newSock(nc net.Conn) *sock {
 	}
 	s := &sock{nc: nc, rc: rc}
 	s.readFn, s.writeFn, s.mappedF, s.pipedFn, s.pendingFn = s.tryRead, s.tryWrite, s.tryMapped, s.tryPiped, s.askPending
+	s.incomingF = s.tryIncoming
 	return s
 }
 

@@ -13,6 +13,10 @@ func (*sock) pending() int { return 0 }
 
 func (*sock) writeMapped(mapped) (mapped, error) { panic("nbd: no mapped writes on this system") }
 
+func (*sock) readMapped(m incoming, _ []byte) (incoming, error) {
+	panic("nbd: no mapped reads on this system")
+}
+
 // pipe is used on Linux only.
 type pipe struct{}
 
