@@ -1,0 +1,177 @@
+package qcow2
+
+import (
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/block/blocktest"
+)
+
+// tape is a file in memory that remembers every change in order, so that tests
+// can have the file as a power cut would leave it.
+type tape struct {
+	info block.Info
+	mu   sync.Mutex
+	b    []byte
+	base []byte
+	ops  []tapeOp
+}
+
+// tapeOp is a write, a change of the size, or a flush.
+type tapeOp struct {
+	off   int64
+	b     []byte
+	size  int64 // of the file, where it changed; else -1
+	flush bool
+}
+
+func newTape(b []byte) *tape {
+	x := &tape{b: append([]byte(nil), b...), base: append([]byte(nil), b...)}
+	x.info = block.Info{Driver: "tape", Filename: "tape"}
+	x.info.SetSize(int64(len(b)))
+	x.info.SetLimits(block.ByteLimits())
+	return x
+}
+
+func (x *tape) Info() *block.Info { return &x.info }
+
+func (x *tape) Preadv(_ *block.Req, off int64, v block.Vec, _ block.Flags) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	v.CopyIn(x.b[off:off+v.Len()], 0)
+	return nil
+}
+
+func (x *tape) Pwritev(_ *block.Req, off int64, v block.Vec, _ block.Flags) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	v.CopyOut(x.b[off:off+v.Len()], 0)
+	x.ops = append(x.ops, tapeOp{off: off, b: append([]byte(nil), x.b[off:off+v.Len()]...), size: -1})
+	return nil
+}
+
+func (x *tape) WriteZeroes(*block.Req, int64, int64, block.Flags) error {
+	return block.ErrNotSupported
+}
+
+func (x *tape) Discard(*block.Req, int64, int64) error { return block.ErrNotSupported }
+
+func (x *tape) Flush(*block.Req) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ops = append(x.ops, tapeOp{size: -1, flush: true})
+	return nil
+}
+
+func (x *tape) BlockStatus(_ *block.Req, off, n int64) (block.Extent, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := off; i < off+n; i++ {
+		if x.b[i] != 0 {
+			return block.Extent{Len: n, Data: true, Allocated: true, Host: -1}, nil
+		}
+	}
+	return block.Extent{Len: n, Zero: true, Allocated: true, Host: -1}, nil
+}
+
+func (x *tape) Truncate(_ *block.Req, size int64, _ block.Prealloc) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.b = resize(x.b, size)
+	x.ops = append(x.ops, tapeOp{size: size})
+	x.info.SetSize(size)
+	return nil
+}
+
+func (x *tape) Close() error { return nil }
+
+func resize(b []byte, n int64) []byte {
+	r := make([]byte, n)
+	copy(r, b)
+	return r
+}
+
+// cut is the file after a power cut during operation n: what came before the
+// last flush is there, of what came after it what keep says.
+func (x *tape) cut(n int, keep func() bool) []byte {
+	b := append([]byte(nil), x.base...)
+	flushed := 0
+	for i, op := range x.ops[:n] {
+		if op.flush {
+			flushed = i
+		}
+	}
+	for i, op := range x.ops[:n] {
+		if op.flush || i > flushed && !keep() && op.size < 0 {
+			continue
+		}
+		if op.size >= 0 {
+			b = resize(b, op.size)
+			continue
+		}
+		if end := op.off + int64(len(op.b)); end > int64(len(b)) {
+			b = resize(b, end)
+		}
+		copy(b[op.off:], op.b)
+	}
+	return b
+}
+
+// cuts calls f with states that a power cut can leave: after each operation all
+// of it, and more with a part of what was not flushed.
+func (x *tape) cuts(seed uint64, f func(n int, b []byte)) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	for n := range len(x.ops) + 1 {
+		f(n, x.cut(n, func() bool { return true }))
+		f(n, x.cut(n, func() bool { return r.IntN(2) == 0 }))
+	}
+}
+
+// load makes a tape of a file.
+func load(t testing.TB, path string) *tape {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newTape(b)
+}
+
+// save writes the tape's content to a file.
+func save(t testing.TB, x []byte, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, x, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// with calls f with an edge to the tape and a request.
+func (x *tape) with(t testing.TB, f func(rq *block.Req, file *block.Child) error) error {
+	t.Helper()
+	env := blocktest.NewEnv(t)
+	in := block.NewInstance(x, "tape", env)
+	c, err := in.NewChild("test", block.RoleData, block.PermAll, block.PermAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := block.NewQueue(env, block.NewQueueGroup())
+	defer q.Close()
+	rq := q.Begin()
+	err = f(rq, c)
+	q.End(rq, block.OpFlush, 0, err)
+	c.Close()
+	return err
+}
+
+// check runs a check of the tape and collects what it tells.
+func (x *tape) check(t testing.TB, fix block.Fix) (res block.CheckResult, told []string, err error) {
+	t.Helper()
+	err = x.with(t, func(rq *block.Req, file *block.Child) (err error) {
+		res, err = check(rq, file, block.CheckOptions{Fix: fix, Report: func(l string) { told = append(told, l) }})
+		return err
+	})
+	return res, told, err
+}
