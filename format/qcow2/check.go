@@ -169,7 +169,9 @@ func (c *checker) compareBlock(i int64, f func(cluster int64, want, have uint64)
 			if want == 0 && have == 0 {
 				continue
 			}
-			c.highest = max(c.highest, at)
+			if want > 0 || at < c.e.clusters(c.e.file.Size()) {
+				c.highest = max(c.highest, at)
+			}
 			if err := f(at, want, have); err != nil {
 				return err
 			}

@@ -240,6 +240,9 @@ func (c *checker) walkL1(l l1Ref, set *tableSet, tell bool) error {
 		case off == 0:
 		case !c.e.aligned(off):
 			c.lose("entry %d of %s is %#x: an L2 table begins with a cluster", i, l.what, x)
+			if tell {
+				c.ref("an L2 table", off, c.e.clusterSize(), ownL2, l.times)
+			}
 		case int64(off)+c.e.clusterSize()-c.e.file.Size() >= c.e.clusterSize():
 			c.lose("entry %d of %s is %#x: the L2 table is beyond the end of the file", i, l.what, x)
 		default:
@@ -314,9 +317,9 @@ func (c *checker) entry(table uint64, i int64, x, sub, times uint64) (uint64, ui
 	switch {
 	case x&l2Reserved != 0 || x&entryZero != 0 && (e.version < 3 || e.entryLen() == 16):
 		c.wrong("entry %d of the L2 table at offset %d is %#x: reserved bits are set", i, table, x)
-	case sub>>32&sub != 0:
+	case sub>>32&sub&0xffffffff != 0:
 		c.wrong("entry %d of the L2 table at offset %d has subclusters that are both allocated and zero: %#x", i, table, sub)
-		return x, sub &^ (sub >> 32 & 0xffffffff)
+		sub &^= sub >> 32 // it reads as zeroes in any case
 	case off == 0 && sub&0xffffffff != 0 && e.incompat&featDataFile == 0:
 		c.wrong("entry %d of the L2 table at offset %d has allocated subclusters and no cluster: %#x", i, table, sub)
 	}
@@ -325,10 +328,9 @@ func (c *checker) entry(table uint64, i int64, x, sub, times uint64) (uint64, ui
 	}
 	if !e.aligned(off) {
 		c.wrong("entry %d of the L2 table at offset %d is %#x: a cluster of data begins with a cluster", i, table, x)
-		if x&entryZero != 0 && e.entryLen() == 8 {
+		if x&entryZero != 0 && e.entryLen() == 8 && c.mend {
 			return entryZero, sub // it reads as zeroes in any case
 		}
-		return x, sub
 	}
 	c.ref("a cluster of data", off, e.clusterSize(), ownData, times)
 	return x, sub

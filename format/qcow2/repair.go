@@ -9,9 +9,9 @@ import (
 )
 
 // Repair never makes an image worse, wherever it is cut off. Refcounts go up
-// first and are durable before anything relies on them; flags COPIED follow,
-// from refcounts that are right; refcounts go down last, and only where every
-// table that could refer to a cluster has been read. Refcount structures that
+// first and are durable before anything relies on them; flags COPIED follow;
+// refcounts go down last, and only where every table that could refer to a
+// cluster has been read; then flags COPIED are set where that made a refcount 1. Refcount structures that
 // cannot be trusted are made anew beside the old ones, in space that nothing
 // refers to, and become valid by one write of 12 bytes in the header.
 
@@ -66,22 +66,32 @@ func (c *checker) mendAll(all bool) error {
 			return err
 		}
 	}
-	if all && c.overlaps == 0 {
-		if err := c.active(true); err != nil {
-			return err
-		}
-		if err := c.e.sync(); err != nil {
-			return err
-		}
+	if err := c.setFlags(all); err != nil {
+		return err
 	}
-	if c.o.Fix&block.FixLeaks == 0 || c.unusable {
+	switch {
+	case c.o.Fix&block.FixLeaks == 0 || c.unusable:
 		return nil
-	}
-	if c.lost > 0 {
+	case c.lost > 0:
 		c.tell("lost space is not freed: tables are lost, and what they refer to would be freed as well")
 		return nil
 	}
-	return c.adjust(false)
+	if err := c.adjust(false); err != nil {
+		return err
+	}
+	return c.setFlags(all)
+}
+
+// setFlags sets the flags COPIED by the refcounts, unless tables overlap what
+// else is in use: it would be changed.
+func (c *checker) setFlags(all bool) error {
+	if !all || c.overlaps > 0 {
+		return nil
+	}
+	if err := c.active(true); err != nil {
+		return err
+	}
+	return c.e.sync()
 }
 
 // adjust sets refcounts that are too low, or those that are too high, and makes
@@ -137,8 +147,7 @@ func (c *checker) rebuild() error {
 	if err != nil {
 		return err
 	}
-	start := max(c.e.clusters(c.e.file.Size()), c.highest+1)
-	n, err := c.e.layRefcounts(nil, need, start)
+	n, err := c.e.layRefcounts(nil, need, c.e.clusters(c.e.file.Size()))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package qcow2
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -174,4 +175,57 @@ func (x *tape) check(t testing.TB, fix block.Fix) (res block.CheckResult, told [
 		return err
 	})
 	return res, told, err
+}
+
+// content is what each cluster of a disk or snapshot reads as, by its number:
+// data with the bits that say how it is to be read. Clusters of zeroes are left
+// out, whatever makes them so.
+func content(t testing.TB, b []byte, l1Off uint64, entries uint32) map[int64]string {
+	t.Helper()
+	l, err := parseLayout(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := func(off, n int64) []byte {
+		x := make([]byte, n)
+		if off < int64(len(b)) {
+			copy(x, b[off:])
+		}
+		return x
+	}
+	u64 := binary.BigEndian.Uint64
+	all := map[int64]string{}
+	per := l.clusterSize() / l.entryLen()
+	for i := range int64(entries) {
+		off := u64(part(int64(l1Off)+i*8, 8)) & entryOffset
+		if off == 0 {
+			continue
+		}
+		table := part(int64(off), l.clusterSize())
+		for k := range per {
+			x := u64(table[k*l.entryLen():])
+			sub := ""
+			if l.entryLen() == 16 {
+				sub = string(table[k*16+8 : k*16+16])
+			}
+			switch {
+			case x&entryCompressed != 0:
+				at, n := l.compressedAt(x)
+				all[i*per+k] = "compressed" + string(part(int64(at), n))
+			case x&entryOffset != 0 && x&entryZero == 0:
+				all[i*per+k] = sub + string(part(int64(x&entryOffset), l.clusterSize()))
+			}
+		}
+	}
+	return all
+}
+
+// disk is the content of the disk itself.
+func disk(t testing.TB, b []byte) map[int64]string {
+	t.Helper()
+	l, err := parseLayout(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content(t, b, l.l1Off, l.l1Entries)
 }
