@@ -211,9 +211,9 @@ func (c *checker) compare(cluster int64, want, have uint64) {
 func (c *checker) noteOverlap(cluster int64, want uint64, own uint16) {
 	at := cluster << c.e.clusterBits
 	switch {
-	case own&ownMeta != 0 && want > 1:
+	case own&usedMeta != 0 && want > 1:
 		c.unusable = true
-	case own&ownL2 == 0 || own&ownData == 0:
+	case own&usedL2 == 0 || own&usedData == 0:
 		return
 	}
 	c.overlaps++

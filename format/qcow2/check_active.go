@@ -9,12 +9,15 @@ import (
 // active goes through the disk's own tables in the order of the disk: for the
 // flags COPIED, which must say whether the refcount is 1, and for statistics.
 // With mend the flags are set right.
-func (c *checker) active(mend bool) error {
+func (c *checker) active(mend bool) error { return c.flags(c.e.l1Off, c.e.l1Entries, mend) }
+
+// flags is active for any L1 table.
+func (c *checker) flags(l1Off uint64, entries uint32, mend bool) error {
 	e := c.e
-	if e.l1Entries == 0 || !e.aligned(e.l1Off) || e.l1Off > block.MaxSize-maxL1Bytes || e.hole(int64(e.l1Off), int64(e.l1Entries)*8) {
+	if entries == 0 || !e.aligned(l1Off) || l1Off > block.MaxSize-maxL1Bytes || e.hole(int64(l1Off), int64(entries)*8) {
 		return nil
 	}
-	t, err := e.readTable(e.l1Off, int64(e.l1Entries))
+	t, err := e.readTable(l1Off, int64(entries))
 	if err != nil {
 		return err
 	}
@@ -47,7 +50,7 @@ func (c *checker) active(mend bool) error {
 	if !changed || !mend {
 		return nil
 	}
-	return e.write(int64(e.l1Off), tableBytes(t))
+	return e.write(int64(l1Off), tableBytes(t))
 }
 
 // activeL2 does one L2 table.

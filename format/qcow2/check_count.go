@@ -31,11 +31,11 @@ type chunk [chunkLen]uint16
 
 // Owners of a cluster: bits of a counter above the count.
 const (
-	ownMeta  = 1 << 15 // a structure that nothing else may share
-	ownL2    = 1 << 14 // an L2 table, of any number of L1 tables
-	ownData  = 1 << 13 // content, of any number of L2 tables
-	ownMask  = ownMeta | ownL2 | ownData
-	countMax = ownData - 1
+	usedMeta = 1 << 15 // a structure that nothing else may share
+	usedL2   = 1 << 14 // an L2 table, of any number of L1 tables
+	usedData = 1 << 13 // content, of any number of L2 tables
+	usedMask = usedMeta | usedL2 | usedData
+	countMax = usedData - 1
 )
 
 // maxCounterMemory bounds the counters of a check in bytes.
@@ -69,7 +69,7 @@ func (c *counters) add(cluster int64, own uint16, times uint64) {
 	if n >= countMax {
 		c.many[cluster] = n
 	}
-	*p = *p&ownMask | own | uint16(min(n, countMax))
+	*p = *p&usedMask | own | uint16(min(n, countMax))
 }
 
 // chunk finds or makes one; nil where the window had to become so small that
@@ -130,7 +130,7 @@ func (c *counters) get(cluster int64) (n uint64, own uint16) {
 	if n = uint64(p & countMax); n == countMax {
 		n = c.many[cluster]
 	}
-	return n, p & ownMask
+	return n, p & usedMask
 }
 
 // tableSet are the distinct tables of a window of host offsets and how often

@@ -101,22 +101,22 @@ func (c *checker) findBadBlocks() {
 // walk counts every reference.
 func (c *checker) walk() error {
 	e := c.e
-	c.ref("the header", 0, e.clusterSize(), ownMeta, 1)
+	c.ref("the header", 0, e.clusterSize(), usedMeta, 1)
 	for _, l := range c.l1s {
-		c.ref(l.what, l.off, int64(l.entries)*8, ownMeta, l.times)
+		c.ref(l.what, l.off, int64(l.entries)*8, usedMeta, l.times)
 	}
 	if c.snapBytes > 0 {
 		if !e.aligned(e.snapOff) {
 			c.wrong("the snapshot table is at offset %d, which begins no cluster", e.snapOff)
 		}
-		c.ref("the snapshot table", e.snapOff, c.snapBytes, ownMeta, 1)
+		c.ref("the snapshot table", e.snapOff, c.snapBytes, usedMeta, 1)
 	}
 	if x := e.extension(extCrypt); len(x) == 16 && e.crypt != 0 {
 		off, n := binary.BigEndian.Uint64(x), binary.BigEndian.Uint64(x[8:])
 		if !e.aligned(off) || n > maxCryptHeader {
 			c.wrong("the encryption header is at offset %d with %d bytes, where none can be", off, n)
 		}
-		c.ref("the encryption header", off, int64(min(n, maxCryptHeader)), ownMeta, 1)
+		c.ref("the encryption header", off, int64(min(n, maxCryptHeader)), usedMeta, 1)
 	}
 	if err := c.walkBitmaps(); err != nil {
 		return err
@@ -147,10 +147,10 @@ func (c *checker) ref(what string, off uint64, n int64, own uint16, times uint64
 // walkRefcounts counts the refcount table and its blocks.
 func (c *checker) walkRefcounts() {
 	e := c.e
-	c.ref("the refcount table", e.tableOff, int64(e.tableLen)<<e.clusterBits, ownMeta, 1)
+	c.ref("the refcount table", e.tableOff, int64(e.tableLen)<<e.clusterBits, usedMeta, 1)
 	for i, x := range e.table {
 		if x != 0 && !c.badBlocks[int64(i)] {
-			c.ref("a refcount block", x, e.clusterSize(), ownMeta, 1)
+			c.ref("a refcount block", x, e.clusterSize(), usedMeta, 1)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (c *checker) walkBitmaps() error {
 	if !ok {
 		return nil
 	}
-	c.ref("the bitmap directory", x.offset, int64(x.size), ownMeta, 1)
+	c.ref("the bitmap directory", x.offset, int64(x.size), usedMeta, 1)
 	left := e.file.Size() + e.clusterSize()
 	for i := range c.bitmaps {
 		m := &c.bitmaps[i]
@@ -171,7 +171,7 @@ func (c *checker) walkBitmaps() error {
 			c.unknown("the table of bitmap %q overlaps others: the tables together are longer than the file", m.name)
 			return nil
 		}
-		if !c.ref("a bitmap table", m.tableOff, n, ownMeta, 1) || e.hole(int64(m.tableOff), n) {
+		if !c.ref("a bitmap table", m.tableOff, n, usedMeta, 1) || e.hole(int64(m.tableOff), n) {
 			continue
 		}
 		if err := c.walkBitmap(m); err != nil {
@@ -192,7 +192,7 @@ func (c *checker) walkBitmap(m *bitmapEntry) error {
 		case x&bitmapReserved != 0 || off != 0 && (x&1 != 0 || !c.e.aligned(off)):
 			c.wrong("entry %d of the table of bitmap %q is %#x, which no entry can be", i, m.name, x)
 		case off != 0:
-			c.ref("a cluster of a bitmap", off, c.e.clusterSize(), ownMeta, 1)
+			c.ref("a cluster of a bitmap", off, c.e.clusterSize(), usedMeta, 1)
 		}
 	}
 	return nil
@@ -241,7 +241,7 @@ func (c *checker) walkL1(l l1Ref, set *tableSet, tell bool) error {
 		case !c.e.aligned(off):
 			c.lose("entry %d of %s is %#x: an L2 table begins with a cluster", i, l.what, x)
 			if tell {
-				c.ref("an L2 table", off, c.e.clusterSize(), ownL2, l.times)
+				c.ref("an L2 table", off, c.e.clusterSize(), usedL2, l.times)
 			}
 		case int64(off)+c.e.clusterSize()-c.e.file.Size() >= c.e.clusterSize():
 			c.lose("entry %d of %s is %#x: the L2 table is beyond the end of the file", i, l.what, x)
@@ -263,7 +263,7 @@ func (c *checker) lose(format string, args ...any) {
 // followL2 counts an L2 table and what it refers to.
 func (c *checker) followL2(off, times uint64, b []byte) error {
 	c.progress()
-	c.ref("an L2 table", off, c.e.clusterSize(), ownL2, times)
+	c.ref("an L2 table", off, c.e.clusterSize(), usedL2, times)
 	if c.e.hole(int64(off), c.e.clusterSize()) {
 		return nil
 	}
@@ -332,7 +332,7 @@ func (c *checker) entry(table uint64, i int64, x, sub, times uint64) (uint64, ui
 			return entryZero, sub // it reads as zeroes in any case
 		}
 	}
-	c.ref("a cluster of data", off, e.clusterSize(), ownData, times)
+	c.ref("a cluster of data", off, e.clusterSize(), usedData, times)
 	return x, sub
 }
 
@@ -345,6 +345,6 @@ func (c *checker) compressedEntry(table uint64, i int64, x, sub, times uint64) (
 		return x &^ entryCopied, 0
 	}
 	off, n := c.e.compressedAt(x)
-	c.ref("a compressed cluster", off, n, ownData, times)
+	c.ref("a compressed cluster", off, n, usedData, times)
 	return x &^ entryCopied, 0
 }
