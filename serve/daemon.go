@@ -39,6 +39,8 @@ type Daemon struct {
 	inherited inherited
 	pid       *pidFile
 	began     time.Time
+	seen      atomic.Pointer[view]
+	web       *web          // nil: no HTTP
 	frontEnds atomic.Int32  // of vhost-user
 	lastLeft  chan struct{} // closed when the last client has left, with Once
 	leaving   sync.Once
@@ -99,6 +101,10 @@ func (d *Daemon) open(ctx context.Context) error {
 		d.start(l)
 		d.warnOpen(l)
 	}
+	if err := d.startWeb(); err != nil {
+		return err
+	}
+	d.publish()
 	return nil
 }
 
@@ -110,6 +116,7 @@ func (d *Daemon) makeServer(tlsConfig *tls.Config) error {
 	if tlsConfig != nil {
 		d.certs.now.Store(tlsConfig)
 	}
+	d.seen.Store(&view{ready: &Ready{}})
 	var err error
 	d.server, err = nbd.New(nbd.Config{
 		Env: d.env, Log: d.log, TLS: d.certs.server(), TLSMode: nbd.TLSMode(d.cfg.TLS.Mode),
@@ -176,6 +183,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	defer d.mu.Unlock()
 	defer d.pid.release()
 	d.stopped = true
+	defer d.web.stop()
 	for _, l := range d.listeners {
 		l.l.Close()
 	}

@@ -266,8 +266,8 @@ func (d *Daemon) group(name string) *block.QueueGroup {
 }
 
 // exportShared is what users of a disk let other users do: exports and
-// connections share it.
-const exportShared = block.PermRead | block.PermWrite | block.PermWriteUnchanged
+// connections share it, and it can be resized under them.
+const exportShared = block.PermAll
 
 // addExports offers the disk under its names. first is the disk that clients
 // reach who name none.

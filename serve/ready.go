@@ -16,6 +16,7 @@ type Ready struct {
 	Disks  []DiskInfo `json:"disks"`
 	Listen []string   `json:"listen"`
 	TLS    string     `json:"tls"`
+	HTTP   string     `json:"http,omitempty"` // where there is a page, an API and metrics
 	// Certificates says which files clients need, and where.
 	Certificates string `json:"certificates,omitempty"`
 
@@ -67,7 +68,11 @@ type ExportInfo struct {
 func (d *Daemon) Ready() *Ready {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := &Ready{PID: os.Getpid(), TLS: d.cfg.TLS.Mode.String(), Certificates: certificatesText(d.cfg.TLS)}
+	return d.ready()
+}
+
+func (d *Daemon) ready() *Ready {
+	r := &Ready{PID: os.Getpid(), TLS: d.cfg.TLS.Mode.String(), HTTP: d.web.address(), Certificates: certificatesText(d.cfg.TLS)}
 	for _, l := range d.listeners {
 		r.Listen = append(r.Listen, addressText(l))
 	}
@@ -158,6 +163,9 @@ func (r *Ready) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "ready: process %d serves on %s", r.PID, strings.Join(r.Listen, ", "))
 	if r.TLS != "off" {
 		fmt.Fprintf(&b, ", TLS %s", r.TLS)
+	}
+	if r.HTTP != "" {
+		fmt.Fprintf(&b, "; page and API: %s", r.HTTP)
 	}
 	fmt.Fprintln(&b, "; Ctrl-C or SIGTERM ends it, SIGUSR1 prints statistics")
 	_, err := io.WriteString(w, b.String())

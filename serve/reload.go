@@ -28,7 +28,9 @@ func (d *Daemon) Reload(ctx context.Context, cfg *config.Config) (changes []stri
 		return nil, errors.Join(err, r.undo())
 	}
 	err = r.commit(ctx)
-	return append(r.changes, d.refresh()...), err
+	changes = append(r.changes, d.refresh()...)
+	d.publish()
+	return changes, err
 }
 
 // keepFixed gives cfg the present values of what only a restart changes, and
@@ -50,6 +52,7 @@ func (d *Daemon) keepFixed(cfg *config.Config) (changes []string) {
 	old := d.cfg
 	cfg.MaxConnections, cfg.HandshakeTimeout = old.MaxConnections, old.HandshakeTimeout
 	cfg.BufferMemory, cfg.ConnectionMemory = old.BufferMemory, old.ConnectionMemory
+	cfg.HTTP, cfg.HTTPToken = old.HTTP, old.HTTPToken
 	cfg.Once, cfg.PIDFile, cfg.LogFormat, cfg.TLS.Mode = old.Once, old.PIDFile, old.LogFormat, old.TLS.Mode
 	return changes
 }

@@ -34,15 +34,19 @@ type bench struct {
 
 func parse(t *testing.T, text string) *config.Config {
 	t.Helper()
-	l, err := config.Parse("serve.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Build(l)
+	cfg, err := configOf(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cfg
+}
+
+func configOf(text string) (*config.Config, error) {
+	l, err := config.Parse("serve.yaml", []byte(text))
+	if err != nil {
+		return nil, err
+	}
+	return config.Build(l)
 }
 
 // serving starts a daemon. DIR in text is its folder; without listen it

@@ -3,7 +3,6 @@ package serve
 import (
 	"fmt"
 	"io"
-	"sort"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -55,35 +54,6 @@ type OpStats struct {
 	P99      int64  `json:"p99_ns"`
 	P999     int64  `json:"p99_9_ns"`
 	Max      int64  `json:"max_ns"`
-}
-
-// Stats is a snapshot of the counters.
-func (d *Daemon) Stats() *Stats {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := &Stats{UptimeSeconds: time.Since(d.began).Seconds()}
-	for _, c := range d.server.Connections() {
-		s.Connections++
-		s.InFlight += c.InFlight
-	}
-	d.countVhosts(s)
-	d.countThrottles(s)
-	disks := map[string]string{}
-	for _, dk := range d.disks {
-		for _, e := range dk.cfg.Exports {
-			disks[e.Name] = dk.cfg.Name
-		}
-		for _, v := range dk.cfg.VhostUsers {
-			disks[v.String()] = dk.cfg.Name
-		}
-	}
-	for name, group := range d.groups {
-		s.Exports = append(s.Exports, exportStats(name, disks[name], group.Stats()))
-	}
-	sort.Slice(s.Exports, func(i, j int) bool { return s.Exports[i].Name < s.Exports[j].Name })
-	b := d.env.Buffers.Stats()
-	s.Buffers = BufferStats{Limit: b.Limit, InUse: b.InUse, Peak: b.Peak, Waits: b.Waits}
-	return s
 }
 
 func exportStats(name, disk string, s *block.Stats) ExportStats {

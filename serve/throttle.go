@@ -15,6 +15,7 @@ import (
 // nobody.
 type gate struct {
 	bucket atomic.Pointer[ratelimit.Bucket] // nil, before there are limits, lets all pass
+	text   atomic.Pointer[string]           // the limits in words
 
 	// Guarded by the daemon's mu.
 	setting ratelimit.Setting // of bucket
@@ -49,6 +50,8 @@ func (g *gate) set(s ratelimit.Setting) (changed bool, err error) {
 	}
 	g.leave()
 	g.setting, g.member = s, true
+	text := s.String()
+	g.text.Store(&text)
 	g.bucket.Store(b)
 	return true, nil
 }
@@ -64,10 +67,10 @@ func (g *gate) leave() {
 
 // String says the limits, "" where there are none.
 func (g *gate) String() string {
-	if g == nil {
+	if g == nil || g.text.Load() == nil {
 		return ""
 	}
-	return g.setting.String()
+	return *g.text.Load()
 }
 
 // throttles are the limits of each of the disks: of a group what one of its
@@ -118,18 +121,6 @@ type ThrottleStats struct {
 	// Waits is how often a request was told to wait, of all disks of a group.
 	// One that waits for longer than a second is told so again.
 	Waits uint64 `json:"waits"`
-}
-
-// countThrottles adds the limits of the disks that have some to the statistics.
-func (d *Daemon) countThrottles(s *Stats) {
-	for _, dk := range d.disks {
-		if dk.gate == nil {
-			continue
-		}
-		if b := dk.gate.bucket.Load(); b != nil {
-			s.Throttles = append(s.Throttles, ThrottleStats{dk.cfg.Name, dk.gate.String(), b.Waits()})
-		}
-	}
 }
 
 // limit puts the limits of the new configuration in force, of all disks at

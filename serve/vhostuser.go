@@ -283,18 +283,3 @@ func (d *Daemon) vhostSockets() (all []string) {
 	}
 	return all
 }
-
-// countVhosts adds front ends and their requests to the statistics.
-func (d *Daemon) countVhosts(s *Stats) {
-	for _, dk := range d.disks {
-		for _, x := range dk.vhosts {
-			st := x.dev.Status()
-			if st.Connected {
-				s.Connections++
-			}
-			for i := range st.Queues {
-				s.InFlight += st.Queues[i].InFlight
-			}
-		}
-	}
-}

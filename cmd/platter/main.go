@@ -81,7 +81,7 @@ accessed, does so, and says what it found.`,
 	root.SetFlagErrorFunc(flagError)
 	root.Version = version()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newServe(), newProbe(), newDrivers(), newVersion(), newMan())
+	root.AddCommand(newServe(), newStatus(), newProbe(), newDrivers(), newVersion(), newMan())
 	return root
 }
 

@@ -73,6 +73,11 @@ var importRules = []importRule{
 		why:    "only the all packages, the front door and cmd import drivers",
 	},
 	{
+		of:    []string{"api/..."},
+		never: []string{"block/...", "engine/...", "graph/...", "export/...", "serve/...", "queue/...", "cmd/..."},
+		why:   "HTTP knows nothing of disks: what there is to ask for comes to it as routes",
+	},
+	{
 		of:     []string{"virtio/..."},
 		never:  []string{"block/...", "engine/...", "queue/...", "internal/sys/...", "golang.org/x/sys/..."},
 		direct: []string{"os", "os/...", "net", "net/...", "syscall"},

@@ -35,8 +35,10 @@ type Config struct {
 	ConnectionMemory int64         // bytes; 0: the server's own
 	SocketMode       fs.FileMode   // of Unix sockets; 0: 0600
 	PIDFile          string
-	Stats            bool // print counters on exit
-	Once             bool // exit when the last client has left
+	HTTP             *Listen // nil: none
+	HTTPToken        string  // a file; empty: none
+	Stats            bool    // print counters on exit
+	Once             bool    // exit when the last client has left
 	LogFormat        string
 	LogLevel         slog.Level
 

@@ -62,6 +62,21 @@ func (c *Config) addListen(v Text) error {
 	return nil
 }
 
+func (c *Config) setHTTP(v Text) error {
+	l, err := ParseListen(v)
+	if err != nil {
+		return err
+	}
+	if l.Kind == ListenSystemd {
+		return errorAt(v.At, "%q: the sockets of a service manager are for clients of the disks: write fd:NUMBER, unix:PATH, HOST:PORT or auto", v.Value)
+	}
+	if _, _, err := net.SplitHostPort(v.Value); l.Kind == ListenTCP && err != nil {
+		return errorAt(v.At, "%q lacks a port: write localhost:PORT, where 0 takes a free one", v.Value)
+	}
+	c.HTTP = &l
+	return nil
+}
+
 // ParseListen reads unix:PATH, HOST:PORT, systemd[:NAME], fd:NUMBER or auto.
 func ParseListen(v Text) (Listen, error) {
 	l := Listen{At: v.At}
