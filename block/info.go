@@ -55,6 +55,10 @@ type Abilities struct {
 	// Refresh asks the storage anew for its size and limits, which others
 	// may have changed (a volume that was grown), and publishes them.
 	Refresh func() error
+	// WriteCompressed is Child.WriteCompressed.
+	WriteCompressed func(rq *Req, off int64, v Vec) error
+	// Cluster is the unit of allocation in bytes; 0 where there is none.
+	Cluster int64
 	// Check looks through a format's metadata, and repairs it where asked.
 	// This and what follows is called through Child.Exclusive.
 	Check     func(rq *Req, o CheckOptions) (CheckResult, error)

@@ -351,6 +351,9 @@ func (o *Option) check(x string) error {
 // Has reports whether the user gave the option.
 func (o *Options) Has(name string) bool { _, ok := o.vals[name]; return ok }
 
+// HasNested reports whether the user described a node under the option.
+func (o *Options) HasNested(name string) bool { return o.vals.Sub(name) != nil }
+
 // String is the option's value or its default. Asking for an option that the
 // driver's table lacks panics.
 func (o *Options) String(name string) string {

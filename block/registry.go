@@ -52,6 +52,10 @@ type OpenArgs struct {
 	// describes, and makes the edge to it. The graph closes edges of a
 	// node whose Open fails.
 	Child func(name string, role Role, perm, shared Perm) (*Child, error)
+	// Below opens the node that vals describe, which the driver has found
+	// in the image and not among its options: a backing file. Without a
+	// driver in vals the format is probed. nil where there is no graph.
+	Below func(name string, vals Values, readOnly bool, role Role, perm, shared Perm) (*Child, error)
 }
 
 // CreateArgs are what a driver creates with.
@@ -59,6 +63,9 @@ type CreateArgs struct {
 	Env     *Env
 	Options *Options
 	Size    int64
+	// File is the storage that a format is made in, opened for writing and
+	// resizing; nil for protocols.
+	File *Child
 }
 
 var registry = struct {

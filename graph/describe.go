@@ -149,15 +149,7 @@ func NotYet(format, name string) string {
 // refuseForeign reads the node's beginning and refuses what looks like another
 // format.
 func (g *Graph) refuseForeign(inst *block.Instance, name string) error {
-	c, err := inst.NewChild("format detection", block.RoleRoot, block.PermRead, block.PermAll)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	head := make([]byte, min(block.ProbeHead, c.Size()))
-	rq := g.jobs.Begin()
-	err = c.Preadv(rq, 0, block.Vec{head}, 0)
-	g.jobs.End(rq, block.OpRead, int64(len(head)), err)
+	head, err := g.readHead(inst)
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,12 @@ import (
 	"github.com/platter-storage/platter/block"
 )
 
-// MaxNodes bounds the nodes of one graph.
-const MaxNodes = 4096
+// MaxNodes bounds the nodes of one graph, MaxDepth how many stand on each other:
+// a chain of 200 backing files, their files and some filters.
+const (
+	MaxNodes = 4096
+	MaxDepth = 224
+)
 
 // Graph is a set of named nodes.
 type Graph struct {
@@ -81,8 +85,8 @@ func (g *Graph) Nodes() []*block.Instance {
 
 // open opens one node; depth counts the nodes above it.
 func (g *Graph) open(ctx context.Context, vals block.Values, readOnly, pinned bool, depth int) (*node, error) {
-	if depth > block.MaxOptionDepth {
-		return nil, block.Errorf(syscall.EINVAL, "nodes are nested deeper than %d", block.MaxOptionDepth)
+	if depth > MaxDepth {
+		return nil, block.Errorf(syscall.EINVAL, "nodes are nested deeper than %d: a chain of backing files that is as long, or ends in itself, is not opened", MaxDepth)
 	}
 	d, err := block.FindDriver(vals["driver"])
 	if err != nil {
@@ -99,7 +103,10 @@ func (g *Graph) open(ctx context.Context, vals block.Values, readOnly, pinned bo
 	}
 	bn, err := d.Open(ctx, &block.OpenArgs{Env: g.env, Options: opts, ReadOnly: readOnly,
 		Child: func(child string, role block.Role, perm, shared block.Perm) (*block.Child, error) {
-			return g.child(ctx, n, name, vals, child, role, perm, shared, readOnly, depth)
+			return g.child(ctx, n, name, vals, child, role, perm, shared, readOnly || role == block.RoleBacking, depth)
+		},
+		Below: func(child string, sub block.Values, readOnly bool, role block.Role, perm, shared block.Perm) (*block.Child, error) {
+			return g.below(ctx, n, name, child, sub, role, perm, shared, readOnly, depth)
 		}})
 	if err != nil {
 		g.mu.Lock()
@@ -148,15 +155,34 @@ func (g *Graph) child(ctx context.Context, parent *node, parentName string, vals
 		if sub == nil {
 			return nil, block.Errorf(syscall.EINVAL, "option %s is missing: name a node, or describe one with %s.driver=…", option, option)
 		}
-		n, err := g.open(ctx, sub, readOnly, sub["node-name"] != "", depth+1)
-		if err != nil {
-			if option == "file" {
-				return nil, err // the file's own name says more
-			}
-			return nil, fmt.Errorf("%s: %w", option, err)
-		}
-		inst = n.inst
+		return g.below(ctx, parent, parentName, option, sub, role, perm, shared, readOnly, depth)
 	}
+	return g.connect(parent, parentName, inst, role, perm, shared)
+}
+
+// below opens the node that sub describes and makes the edge to it. The format is
+// probed where sub has none, which only drivers leave out.
+func (g *Graph) below(ctx context.Context, parent *node, parentName, option string, sub block.Values,
+	role block.Role, perm, shared block.Perm, readOnly bool, depth int) (*block.Child, error) {
+	if sub["driver"] == "" && sub["file.driver"] != "" && readOnly {
+		format, err := g.probe(ctx, sub.Sub("file"))
+		if err != nil {
+			return nil, err
+		}
+		sub["driver"] = format
+	}
+	n, err := g.open(ctx, sub, readOnly, sub["node-name"] != "", depth+1)
+	if err != nil {
+		if option == "file" || depth > 0 {
+			return nil, err // the file's own name says more
+		}
+		return nil, fmt.Errorf("%s: %w", option, err)
+	}
+	return g.connect(parent, parentName, n.inst, role, perm, shared)
+}
+
+// connect makes the edge from parent to inst.
+func (g *Graph) connect(parent *node, parentName string, inst *block.Instance, role block.Role, perm, shared block.Perm) (*block.Child, error) {
 	c, err := inst.NewChild(parentName, role, perm, shared)
 	if err != nil {
 		return nil, errors.Join(err, g.release(inst.Name()))
