@@ -1,0 +1,158 @@
+package qcow2
+
+import (
+	"github.com/platter-storage/platter/block"
+)
+
+// WriteZeroes marks whole subclusters as zeroes. With MayUnmap their place is
+// given up, unless the option discard-no-unref keeps it.
+func (n *node) WriteZeroes(rq *block.Req, off, length int64, fl block.Flags) error {
+	if n.version < 3 && (n.backing != nil || fl&block.MayUnmap == 0) {
+		return block.ErrNotSupported // version 2 has no zero clusters
+	}
+	unmap := fl&block.MayUnmap != 0 && !n.opts.keepUnmapped
+	return n.unmapRange(rq, off, length, func(x entry, from, to int64) (entry, bool) { return n.zeroed(x, from, to, unmap) }, fl)
+}
+
+// Discard gives clusters up. What was the disk's own reads as zeroes then; a
+// cluster of the backing file does not come back to light.
+func (n *node) Discard(rq *block.Req, off, length int64) error {
+	return n.unmapRange(rq, off, length, n.discarded, 0)
+}
+
+// unmapRange changes the entries of a range by f, which is given the part of
+// each cluster in bytes, and says whether the old place goes.
+func (n *node) unmapRange(rq *block.Req, off, length int64, f func(x entry, from, to int64) (entry, bool), fl block.Flags) error {
+	if err := n.writable(); err != nil {
+		return err
+	}
+	defer n.changed(off, length)
+	for end := off + length; off < end; {
+		k, err := n.unmapSome(rq, off, end-off, f)
+		if err != nil {
+			return err
+		}
+		off += k
+		if err := n.relieve(rq); err != nil {
+			return err
+		}
+	}
+	if fl&block.FUA != 0 {
+		return n.flush(rq)
+	}
+	return nil
+}
+
+// unmapSome does so within one slice.
+func (n *node) unmapSome(rq *block.Req, off, length int64, f func(x entry, from, to int64) (entry, bool)) (int64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	span := int64(1) << n.cache.shift
+	length = min(length, span-off&(span-1))
+	first := n.clusterStart(off)
+	c, err := n.claim(rq, first, n.clusters(off+length)<<n.clusterBits-first)
+	if c == nil {
+		return 0, err
+	}
+	defer n.unclaim(c)
+	length = min(length, c.end-off)
+	s, err := n.slice(rq, off)
+	if err != nil {
+		return 0, err
+	}
+	for at := off; at < off+length; at = n.clusterStart(at) + n.clusterSize() {
+		from := n.inCluster(at)
+		to := min(n.clusterSize(), off+length-n.clusterStart(at))
+		if n.clusterStart(at)+to >= int64(n.size) {
+			to = n.clusterSize() // nothing of the disk lies behind
+		}
+		if s, err = n.unmapOne(rq, s, at, from, to, f); err != nil {
+			return 0, err
+		}
+	}
+	return length, nil
+}
+
+// unmapOne changes one entry, if f does.
+func (n *node) unmapOne(rq *block.Req, s *l2Slice, at, from, to int64, f func(x entry, from, to int64) (entry, bool)) (*l2Slice, error) {
+	i := at >> n.clusterBits & (n.cache.perSlice - 1)
+	old := n.load(s, i)
+	if k, _ := n.kindOf(old, 0); k == invalid {
+		return s, n.corrupt(rq, "the L2 entry of guest offset %d is %#x (bitmap %#x), which no entry may be", at, old.e, old.bitmap)
+	}
+	if n.extended() && old.e&entryCompressed != 0 && to-from < n.clusterSize() {
+		return s, block.ErrNotSupported // compressed clusters have no subclusters
+	}
+	x, drop := f(old, from, to)
+	if x == old {
+		return s, nil
+	}
+	s, err := n.ownTable(rq, at)
+	if err != nil {
+		return s, err
+	}
+	n.store(s, i, x)
+	if drop {
+		n.dropOld(old, n.opts.passRequest)
+	}
+	return s, nil
+}
+
+// zeroed is an entry of which [from, to) reads as zeroes.
+func (n *node) zeroed(x entry, from, to int64, unmap bool) (entry, bool) {
+	_, placed := n.kindOf(x, 0)
+	own := placed && (x.e&entryCopied != 0 || n.external())
+	if !n.extended() {
+		switch {
+		case x.e&entryZero != 0 && (own && !unmap || !placed) && x.e&entryCompressed == 0 && n.version >= 3:
+			return x, false
+		case n.version < 3:
+			return entry{}, true // MayUnmap, without a backing file
+		case own && !unmap:
+			return entry{e: x.e | entryZero}, false
+		case n.external() && own:
+			return entry{e: x.e | entryZero}, false
+		}
+		return entry{e: entryZero}, x.e&^entryZero != 0
+	}
+	m := uint64(1)<<(to>>n.subBits) - uint64(1)<<(from>>n.subBits)
+	whole := m == 1<<32-1
+	if x.e&entryCompressed != 0 || !own || unmap && !n.external() {
+		if whole {
+			return entry{bitmap: m << 32}, x.e != 0
+		}
+	}
+	x.bitmap = x.bitmap&^m | m<<32
+	return x, false
+}
+
+// discarded is an entry after a discard of [from, to).
+func (n *node) discarded(x entry, from, to int64) (entry, bool) {
+	if from != 0 || to != n.clusterSize() {
+		return x, false // the edge asks for whole clusters; the tail of the disk is one
+	}
+	_, placed := n.kindOf(x, 0)
+	zero := entry{e: entryZero}
+	if n.extended() {
+		zero = entry{bitmap: (1<<32 - 1) << 32}
+	}
+	switch {
+	case x == entry{} && n.backing == nil || x == zero:
+		return x, false
+	case placed && n.external():
+		// Its place in the external file stays its own.
+		if n.extended() {
+			return entry{x.e, zero.bitmap}, false
+		}
+		return entry{e: x.e | entryZero}, false
+	case n.opts.keepUnmapped && placed && x.e&entryCopied != 0:
+		return n.zeroed(x, from, to, false)
+	case n.version < 3 && n.backing != nil:
+		return x, false // unmapped it would show the backing file
+	case n.version < 3:
+		return entry{}, true
+	case n.backing == nil && !placed && x.e&entryCompressed == 0:
+		return x, false
+	}
+	return zero, x.e&^entryZero != 0
+}
