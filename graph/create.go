@@ -2,6 +2,7 @@ package graph
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"syscall"
@@ -18,7 +19,8 @@ type CreateOptions struct {
 	Options block.Values
 }
 
-// Create makes the storage of a raw disk. Nothing stays open.
+// Create makes the storage of a disk, and the image in it where its format is not
+// raw. Nothing stays open.
 func Create(ctx context.Context, env *block.Env, d Disk, o CreateOptions) error {
 	if o.Size < 0 {
 		return block.Errorf(syscall.EINVAL, "%s: cannot be created: a size of %d bytes is not possible", d.Name, o.Size)
@@ -35,8 +37,15 @@ func Create(ctx context.Context, env *block.Env, d Disk, o CreateOptions) error 
 	if err != nil {
 		return err
 	}
+	format, err := block.FindDriver(vals["driver"])
+	if err != nil {
+		return err
+	}
 	if drv.Create == nil {
 		return block.Errorf(syscall.ENOTSUP, "%s: cannot be created: driver %s cannot create storage", d.Name, drv.Name)
+	}
+	if format.Kind == block.KindFormat && format.Create != nil {
+		return createFormat(ctx, env, d.Name, format, drv, vals, proto, o)
 	}
 	opts, err := createOptions(drv, proto, o)
 	if err != nil {
@@ -46,6 +55,48 @@ func Create(ctx context.Context, env *block.Env, d Disk, o CreateOptions) error 
 		return err // it names the file
 	}
 	return nil
+}
+
+// createFormat makes an image: empty storage first, then the format in it. The
+// options are the format's, or else the storage's.
+func createFormat(ctx context.Context, env *block.Env, name string, format, drv *block.Driver, vals, proto block.Values, o CreateOptions) error {
+	below, own := CreateOptions{Overwrite: o.Overwrite, Options: block.Values{}}, block.Values{}
+	for k, x := range o.Options {
+		if format.HasCreateOption(k) || !drv.HasCreateOption(k) {
+			own[k] = x
+		} else {
+			below.Options[k] = x
+		}
+	}
+	if o.Preallocation != "" {
+		own["preallocation"] = o.Preallocation
+	}
+	formatOpts, err := format.CheckCreate(own)
+	if err != nil {
+		return fmt.Errorf("%s: cannot be created: %w", name, err)
+	}
+	opts, err := createOptions(drv, proto, below)
+	if err != nil {
+		return fmt.Errorf("%s: cannot be created: %w", name, err)
+	}
+	if err := drv.Create(ctx, &block.CreateArgs{Env: env, Options: opts}); err != nil {
+		return err
+	}
+	g := New(env)
+	inst, err := g.Add(ctx, vals.Sub("file"), false)
+	if err != nil {
+		return err
+	}
+	file, err := inst.NewChild("creation", block.RoleRoot, block.PermAll, block.PermRead)
+	if err != nil {
+		return errors.Join(err, g.Close())
+	}
+	err = format.Create(ctx, &block.CreateArgs{Env: env, Options: formatOpts, Size: o.Size, File: file})
+	if err != nil {
+		err = fmt.Errorf("%s: cannot be created: %w", name, err)
+	}
+	file.Close()
+	return errors.Join(err, g.Close())
 }
 
 // createOptions are those of proto that creation has, and o's.

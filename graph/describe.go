@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -112,9 +113,8 @@ func (d Disk) fromName() (block.Values, error) {
 	return vals, nil
 }
 
-// Open opens the disk as a node of g. Unless the user named the format, its
-// beginning must not look like another format than raw: a guest could write
-// that beginning, and the next opening would then trust what the guest wrote.
+// Open opens the disk as a node of g. Where the user did not name the format it is
+// guessed with care: a guest could write what looks like the beginning of an image.
 func (g *Graph) Open(ctx context.Context, d Disk, nodeName string, readOnly bool) (*block.Instance, error) {
 	vals, err := d.Values()
 	if err != nil {
@@ -127,13 +127,15 @@ func (g *Graph) Open(ctx context.Context, d Disk, nodeName string, readOnly bool
 	if err != nil || d.Format != "" || vals["driver"] != "raw" || wholeDescription(d.Name) {
 		return inst, err
 	}
-	if err := g.refuseForeign(inst, d.Name); err != nil {
-		if e := g.Remove(inst.Name()); e != nil {
-			return nil, e
-		}
-		return nil, err
+	format, err := g.guess(inst, d.Name, readOnly)
+	if err == nil && format == "raw" {
+		return inst, nil
 	}
-	return inst, nil
+	if e := g.Remove(inst.Name()); e != nil || err != nil {
+		return nil, errors.Join(err, e)
+	}
+	vals["driver"] = format
+	return g.Add(ctx, vals, readOnly)
 }
 
 func wholeDescription(name string) bool {
@@ -146,16 +148,25 @@ func NotYet(format, name string) string {
 	return fmt.Sprintf("and the format %s is not supported yet: convert it (qemu-img convert -f %s -O raw %s new.raw), or serve it with qemu-nbd", format, format, name)
 }
 
-// refuseForeign reads the node's beginning and refuses what looks like another
-// format.
-func (g *Graph) refuseForeign(inst *block.Instance, name string) error {
+// guess says which format a file is opened as whose format the user left out:
+// raw, unless it begins like another. Then that one, if nothing can be changed
+// through it or the file's name ends like the format's; a disk that was raw all
+// the time and whose guest wrote that beginning is not taken for an image.
+func (g *Graph) guess(inst *block.Instance, name string, readOnly bool) (string, error) {
 	head, err := g.readHead(inst)
 	if err != nil {
-		return err
+		return "", err
+	}
+	if d, score := block.Probe(head, name); d != nil && score > 0 {
+		if readOnly || strings.EqualFold(strings.TrimPrefix(filepath.Ext(name), "."), d.Name) {
+			return d.Name, nil
+		}
+		return "", block.Errorf(syscall.EINVAL, "%s begins like a %s image, and its name does not end in .%s: say which it is, --format %s, or --format raw for the bytes of the file itself, its header included",
+			name, d.Name, d.Name, d.Name)
 	}
 	if format := magic.Find(head); format != "" {
-		return block.Errorf(syscall.EINVAL,
+		return "", block.Errorf(syscall.EINVAL,
 			"%s begins like a %s image, %s; --format raw would give clients the bytes of the image file itself, its header included", name, format, NotYet(format, name))
 	}
-	return nil
+	return "raw", nil
 }

@@ -2,5 +2,6 @@
 package all
 
 import (
-	_ "github.com/platter-storage/platter/format/raw" // the bytes as they are
+	_ "github.com/platter-storage/platter/format/qcow2" // images that grow
+	_ "github.com/platter-storage/platter/format/raw"   // the bytes as they are
 )

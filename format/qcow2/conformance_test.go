@@ -16,7 +16,25 @@ func newImage(t testing.TB, env *block.Env, size int64, vals block.Values, l *bl
 	e.KeepCalls(false)
 	file := bt.Attach(t, env, e, "file")
 	makeImage(t, env, file, size, vals)
+	t.Cleanup(func() { sound(t, env, file) }) // after the node above is closed
 	return e, file
+}
+
+// sound finds fault with an image that was closed.
+func sound(t testing.TB, env *block.Env, file *block.Instance) {
+	t.Helper()
+	c, err := file.NewChild("check", block.RoleRoot, block.PermRead, block.PermAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	q := block.NewQueue(env, block.NewQueueGroup())
+	rq := q.Begin()
+	defer q.End(rq, block.OpRead, 0, nil)
+	r, err := check(rq, c, block.CheckOptions{Report: func(s string) { t.Log(s) }})
+	if err != nil || r.CheckErrors+r.Corruptions+r.Leaks > 0 {
+		t.Errorf("the image has %d errors, %d leaks, %d places that could not be looked at (%v)", r.Corruptions, r.Leaks, r.CheckErrors, err)
+	}
 }
 
 func makeImage(t testing.TB, env *block.Env, file *block.Instance, size int64, vals block.Values) {
