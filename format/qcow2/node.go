@@ -39,6 +39,8 @@ type node struct {
 	// track, where set, hears of each range that changes before the change is
 	// acknowledged.
 	track atomic.Pointer[func(off, n int64)]
+	// tracking are the bitmaps that do.
+	tracking tracking
 	// changes counts those of metadata in memory, durable how many of them
 	// the file is sure to have.
 	changes, durable atomic.Uint64
@@ -68,6 +70,7 @@ type nodeOptions struct {
 	passRequest, passSnapshot, passOther      bool
 	keepUnmapped, lazy, explicitBack, noGuard bool
 	readOnly                                  bool
+	snapshot                                  string // what is shown instead of the disk
 }
 
 // extent is a run of host clusters, in bytes.
@@ -167,7 +170,10 @@ func (n *node) shut(rq *block.Req) error {
 	if err := n.settle(rq); err != nil {
 		return err
 	}
-	return n.trimFile(rq)
+	if err := n.trimFile(rq); err != nil {
+		return err
+	}
+	return n.closeBitmaps(rq)
 }
 
 // Flush makes all that completed before it durable, metadata included.

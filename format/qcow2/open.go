@@ -35,6 +35,8 @@ var options = []block.Option{
 	{Name: "l2-cache-entry-size", Type: block.OptSize, Help: "bytes of an L2 table that are read at once: a power of two from 512 to the cluster size (default 4K)"},
 	{Name: "refcount-cache-size", Type: block.OptSize, Help: "bytes of refcount blocks in memory (default: 4M, at least 4 clusters)"},
 	{Name: "cache-size", Type: block.OptSize, Help: "bytes of both together"},
+	{Name: "snapshot", Type: block.OptString, Help: "ID or name of an internal snapshot that is shown, read-only, instead of the disk"},
+	{Name: "check", Type: block.OptBool, Default: "off", Help: "open the image, whatever is wrong with it, for a check or repair only"},
 	{Name: "overlap-check", Type: block.OptEnum, Enum: []string{"none", "constant", "cached", "all"}, Default: "cached", Help: "none turns the guard off; the others all mean that it is on"},
 }
 
@@ -68,6 +70,9 @@ func open(ctx context.Context, a *block.OpenArgs) (block.Node, error) {
 	if n.file, err = a.Child("file", block.RoleData, perm, shared); err != nil {
 		return nil, err
 	}
+	if a.Options.Bool("check") {
+		return openForCheck(a, n.file), nil
+	}
 	n.data = n.file
 	below := n.file.Info()
 	n.info = block.Info{Driver: "qcow2", Filename: below.Filename, ReadOnly: a.ReadOnly, MultiConn: true,
@@ -91,6 +96,11 @@ func (n *node) start(rq *block.Req, a *block.OpenArgs) error {
 	if err := n.reload(rq); err != nil {
 		return err
 	}
+	if !n.info.ReadOnly {
+		if err := n.mendOnOpen(rq); err != nil {
+			return err
+		}
+	}
 	if err := n.acceptable(); err != nil {
 		return err
 	}
@@ -102,17 +112,25 @@ func (n *node) start(rq *block.Req, a *block.OpenArgs) error {
 	}
 	n.limits()
 	n.info.Abilities.Mapper = n
+	n.offer()
 	n.info.Abilities.Cluster = n.clusterSize()
 	if n.info.ReadOnly {
 		return nil
 	}
-	return n.firstWrite(rq)
+	if err := n.firstWrite(rq); err != nil {
+		return err
+	}
+	return n.openBitmaps(rq)
 }
 
 func (n *node) takeOptions(o *block.Options) error {
 	n.opts.passRequest, n.opts.passSnapshot = o.Bool("pass-discard-request"), o.Bool("pass-discard-snapshot")
 	n.opts.passOther, n.opts.keepUnmapped = o.Bool("pass-discard-other"), o.Bool("discard-no-unref")
 	n.opts.noGuard = o.String("overlap-check") == "none"
+	n.opts.snapshot = o.String("snapshot")
+	if n.opts.snapshot != "" && !n.opts.readOnly {
+		return block.Errorf(syscall.EROFS, "snapshot %q can only be read: open the image read-only", n.opts.snapshot)
+	}
 	n.opts.l2Bytes, n.opts.refBytes, n.opts.sliceBytes = o.Size("l2-cache-size"), o.Size("refcount-cache-size"), o.Size("l2-cache-entry-size")
 	total := o.Size("cache-size")
 	for _, x := range []int64{n.opts.l2Bytes, n.opts.refBytes, total} {
@@ -154,6 +172,11 @@ func (n *node) reload(rq *block.Req) error {
 	l, err := parseLayout(head)
 	if err != nil {
 		return block.Errorf(syscall.EINVAL, "%s: %v", n.info.Filename, err)
+	}
+	if n.opts.snapshot != "" {
+		if l, err = (&editor{rq: rq, file: n.file, layout: l}).viewSnapshot(n.opts.snapshot); err != nil {
+			return err
+		}
 	}
 	n.layout = l
 	n.zstd = l.version >= 3 && l.headerLen > headerV3 && head[headerV3] == 1

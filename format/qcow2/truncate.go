@@ -14,10 +14,15 @@ func (n *node) Truncate(rq *block.Req, size int64, pre block.Prealloc) error {
 	if err := n.writable(); err != nil {
 		return err
 	}
-	old := int64(n.size)
-	if err := n.resizable(size, pre); err != nil || size == old {
+	if err := n.resizable(size, pre); err != nil || size == int64(n.size) {
 		return err
 	}
+	return n.resizeBitmaps(rq, size, func() error { return n.resize(rq, size, pre) })
+}
+
+// resize is Truncate for all but the bitmaps.
+func (n *node) resize(rq *block.Req, size int64, pre block.Prealloc) error {
+	old := int64(n.size)
 	var err error
 	if size > old {
 		err = n.lengthen(rq, old, size, pre)
