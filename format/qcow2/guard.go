@@ -201,6 +201,10 @@ func (n *node) guardSlice(rq *block.Req, s *l2Slice) error {
 		if off == 0 {
 			continue
 		}
+		if off >= n.clusters(n.file.Size())<<n.clusterBits && !n.info.ReadOnly {
+			guest := (s.index*n.cache.perSlice + i) << n.clusterBits
+			return n.corrupt(rq, "the L2 entry of guest offset %d points at %d, beyond the end of the file, which has %d bytes", guest, off, n.file.Size())
+		}
 		for c := off >> n.clusterBits; c < n.clusters(off+length); c++ {
 			if n.guard.meta.has(c) {
 				guest := (s.index*n.cache.perSlice + i) << n.clusterBits
@@ -218,6 +222,9 @@ func (n *node) guardTables(rq *block.Req) error {
 	n.own(0, n.clusterSize(), metaHeader)
 	n.own(int64(n.tableOff), int64(n.tableLen)<<n.clusterBits, metaCountTable)
 	n.own(int64(n.l1Off), int64(n.l1Entries)*8, metaL1)
+	if err := n.guardLists(rq); err != nil {
+		return err
+	}
 	for i, a := range n.guard.fixed {
 		for _, b := range n.guard.fixed[:i] {
 			if a.off < b.off+b.n && b.off < a.off+a.n {
@@ -234,6 +241,29 @@ func (n *node) guardTables(rq *block.Req) error {
 		if err := n.guardTable(rq, x&entryOffset, metaL2, i); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// guardLists enters the tables of snapshots and of bitmaps.
+func (n *node) guardLists(rq *block.Req) error {
+	e := &editor{rq: rq, file: n.file, layout: n.layout}
+	snaps, length, err := e.readSnapshots()
+	if err != nil {
+		return n.corrupt(rq, "%v", err)
+	}
+	n.own(int64(n.snapOff), length, metaSnapshots)
+	for _, s := range snaps {
+		if s.l1Off <= maxHost {
+			n.own(int64(s.l1Off), min(int64(s.l1Entries)*8, maxL1Bytes), metaInactiveL1)
+		}
+	}
+	x, ok, err := n.bitmapHeader()
+	if err != nil {
+		return n.corrupt(rq, "%v", err)
+	}
+	if ok {
+		n.own(int64(x.offset), int64(x.size), metaBitmaps)
 	}
 	return nil
 }

@@ -221,8 +221,8 @@ func (n *node) newCounts(rq *block.Req, cluster int64) (*countBlock, error) {
 // out. It grows in steps: each waits for the requests in flight at the file.
 func (n *node) grow(rq *block.Req, end int64) error {
 	if end > n.file.Size() {
-		step := min(max(end/8, 4<<20), growStep)
-		to := (end + step - 1) / step * step
+		step := min(max(end/8, 16<<n.clusterBits), growStep)
+		to := n.clusters((end+step-1)/step*step) << n.clusterBits
 		err := n.file.Truncate(rq, to, block.PreallocOff)
 		if err != nil {
 			err = n.file.Truncate(rq, n.clusters(end)<<n.clusterBits, block.PreallocOff)

@@ -92,6 +92,9 @@ func (n *node) growData(rq *block.Req, end int64) error {
 	if end <= n.data.Size() {
 		return nil
 	}
+	if end > n.clusters(int64(n.size))<<n.clusterBits {
+		return n.corrupt(rq, "an L2 entry points at the data file beyond %d, and the disk has %d bytes", end, n.size)
+	}
 	end = min(n.clusters(end)<<n.clusterBits, max(n.info.Size(), end))
 	if err := n.data.Truncate(rq, end, block.PreallocOff); err != nil {
 		return n.noSpace(err, end)
