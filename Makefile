@@ -9,7 +9,7 @@ FUZZTIME ?= 30s
 SOAK    ?= 10m
 BENCH   ?=
 
-.PHONY: help build run test lint fuzz soak bench bench-vhostuser bench-directwrite deps install clean
+.PHONY: help build run test lint fuzz soak screenshots bench bench-vhostuser bench-directwrite deps install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ fuzz: ## each fuzz target for FUZZTIME (30s)
 
 soak: deps ## model and stress tests for longer, under the race detector (SOAK=10m)
 	$(GO) run ./scripts/testrun -soak $(SOAK)
+
+screenshots: deps ## the daemon's page under load, into docs/images
+	PLATTER_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test ./test/web -count=1 -run Screenshots
 
 bench: deps ## against the NBD peers (BENCH='-rows … -peers …'; see bench/nbd -help)
 	$(GO) run ./bench/nbd $(BENCH)

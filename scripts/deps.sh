@@ -28,6 +28,7 @@ mkfs.ext4 e2fsprogs
 mkfs.xfs xfsprogs
 mkfs.btrfs btrfs-progs
 openssl openssl
+chromium chromium
 losetup mount
 unshare util-linux
 '

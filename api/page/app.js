@@ -146,8 +146,8 @@ function render() {
   if (!disk || !h) return;
   tiles(h);
   graph.draw($("graph"), disk, s.clients, name => h.rates[name] || 0);
-  charts.lines($("iops"), ["other", "write", "read"].map(name => ({ name, values: h[name] })), keep, show.count);
-  charts.lines($("bytes"), [{ name: "write", values: h.wbytes }, { name: "read", values: h.rbytes }], keep, show.bytes);
+  charts.lines($("iops"), ["other", "write", "read"].map(name => ({ name, values: h[name] })), keep, show.count, charts.step);
+  charts.lines($("bytes"), [{ name: "write", values: h.wbytes }, { name: "read", values: h.rbytes }], keep, show.bytes, charts.bytesStep);
   charts.heat($("heat"), h.heat, keep);
   ways(h.ways);
   operations(s, disk);
@@ -312,6 +312,7 @@ function start() {
   $("theme").onclick = flip;
   $("filter").oninput = listDisks;
   for (const b of document.querySelectorAll("[data-action]")) b.onclick = () => act(b.dataset.action);
+  $("ask-cancel").onclick = () => $("ask").close("cancel");
   addEventListener("resize", render);
   addEventListener("keydown", e => {
     if (e.target.matches("input") || $("ask").open) return;

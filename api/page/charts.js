@@ -19,10 +19,10 @@ const charts = {
     return { g, w, h };
   },
 
-  // grid draws levels with their labels and returns how a value becomes a height.
-  grid(g, w, h, most, text) {
-    const step = charts.step(most), top = Math.max(step, Math.ceil(most / step) * step);
-    const y = v => h - 16 - (h - 26) * v / top;
+  // grid draws levels, a step apart, with their labels and returns how a value becomes a height.
+  grid(g, w, h, most, text, step) {
+    const top = Math.max(step, Math.ceil(most / step) * step);
+    const y = v => h - 16 - (h - 32) * v / top;
     g.strokeStyle = charts.color("line");
     g.fillStyle = charts.color("soft");
     g.lineWidth = 1;
@@ -43,12 +43,19 @@ const charts = {
     return 10 * p;
   },
 
+  // bytesStep is the same for bytes, which people count by 1024.
+  bytesStep(most) {
+    let p = 1;
+    while (p * 4 < most) p *= 2;
+    return p;
+  },
+
   // lines draws series of {name, values}, the last value at the right edge.
-  lines(canvas, series, length, text) {
+  lines(canvas, series, length, text, step) {
     const { g, w, h } = charts.begin(canvas);
     let most = 0;
     for (const s of series) for (const v of s.values) most = Math.max(most, v);
-    const y = charts.grid(g, w, h, most, text), dx = w / (length - 1);
+    const y = charts.grid(g, w, h, most, text, step(most)), dx = w / (length - 1);
     for (const s of series) {
       const at = i => w - (s.values.length - 1 - i) * dx;
       g.strokeStyle = g.fillStyle = charts.color(s.name);

@@ -10,7 +10,11 @@ const graph = {
     return e;
   },
 
-  short(s, n) { return s.length > n ? "…" + s.slice(1 - n) : s; },
+  // short cuts a path at its beginning and a sentence at its end.
+  short(s, n) {
+    if (s.length <= n) return s;
+    return s.startsWith("/") ? "…" + s.slice(1 - n) : s.slice(0, n - 1) + "…";
+  },
 
   // columns puts what there is into columns of boxes; from says which box of
   // the column before leads to each.
@@ -54,8 +58,8 @@ const graph = {
       const box = graph.make("g", { class: b.disk ? "disk" : "" });
       box.append(graph.make("title", {}, b.title + " " + (b.sub || "")));
       box.append(graph.make("rect", { x: p.x, y: p.y, width: bw, height: bh, rx: 7 }));
-      box.append(graph.make("text", { x: p.x + 10, y: p.y + (b.sub ? 18 : 27) }, graph.short(b.title, 26)));
-      if (b.sub) box.append(graph.make("text", { x: p.x + 10, y: p.y + 34, class: "sub" }, graph.short(b.sub, 31)));
+      box.append(graph.make("text", { x: p.x + 10, y: p.y + (b.sub ? 18 : 27) }, graph.short(b.title, 24)));
+      if (b.sub) box.append(graph.make("text", { x: p.x + 10, y: p.y + 34, class: "sub" }, graph.short(b.sub, 28)));
       svg.append(box);
     }));
     place.replaceChildren(svg);
