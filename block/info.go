@@ -27,6 +27,9 @@ type Info struct {
 	// MultiConn promises that a flush through one connection covers writes
 	// completed through every other.
 	MultiConn bool
+	// Linearise decides how requests of several pieces go; nil where as they
+	// are is always best.
+	Linearise *Lineariser
 	// Abilities are optional, of this very node; nil where it has none.
 	// They are looked up when an edge is made and never inherited.
 	Abilities Abilities

@@ -17,12 +17,17 @@ func (c *Child) Map(rq *Req, op Op, off int64, v Vec, fl Flags) (Mapping, bool) 
 		return Mapping{}, false
 	}
 	n := v.Len()
+	ch := c.lineChoose(rq, op, v, n)
+	if ch.linear {
+		rq.choice = ch // copying is for the slow lane
+		return Mapping{}, false
+	}
 	f := rq.push()
 	if c.in.track.tryEnter(f, off, off+n) {
 		// The size again: it may have shrunk before the entry was there.
 		if off <= c.info.Size()-n {
 			if m, ok := c.mapper.Map(rq, op, off, v, fl); ok {
-				f.child, f.op, f.fl, f.cookie = c, op, fl, m.Cookie
+				f.child, f.op, f.fl, f.cookie, f.choice = c, op, fl, m.Cookie, ch
 				return m, true
 			}
 		}
@@ -76,6 +81,7 @@ func (c *Child) Finish(rq *Req, want, n int64, err error) (result error, again b
 	for rq.depth > 0 {
 		f := rq.frames[rq.depth-1]
 		f.child.mapper.Done(f.op, f.cookie, err)
+		f.child.lineLearn(&f.choice, want, err)
 		off, op = f.off, f.op
 		f.child.in.track.leave(f)
 		rq.pop()

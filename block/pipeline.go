@@ -200,13 +200,28 @@ func (c *Child) read(f *frame, off, n int64, v Vec) error {
 		f.rq.Took(PathPadded)
 		return c.readLinear(f, s, v, 0, l)
 	}
+	if len(v) > 1 {
+		v = f.join(v)
+	}
 	if why := l.misfit(v, s.end, size); why != 0 {
 		f.rq.Took(why)
 		return c.readLinear(f, s, v, 0, l)
 	}
+	ch := c.lineChoose(f.rq, OpRead, v, n)
+	err := c.readAs(f, &ch, s, v, l)
+	c.lineLearn(&ch, n, err)
+	return err
+}
+
+// readAs reads the aligned range s in the way that was chosen.
+func (c *Child) readAs(f *frame, ch *lineChoice, s span, v Vec, l *Limits) error {
+	if ch.linear {
+		f.rq.Took(PathLinearised)
+		return c.readLinear(f, s, v, 0, l)
+	}
 	f.rq.Took(PathDirect)
-	if l.fitsOnce(v, n) {
-		return c.nodeRead(f.rq, off, v)
+	if l.fitsOnce(v, s.end-s.off) {
+		return c.nodeRead(f.rq, s.off, v)
 	}
 	return c.split(f, OpRead, s, v, 0, l)
 }
@@ -221,8 +236,23 @@ func (c *Child) write(f *frame, s span, v Vec, fl Flags, l *Limits) error {
 		}
 		return c.modifyEnds(f, s, v, fl, l)
 	}
+	if len(v) > 1 {
+		v = f.join(v)
+	}
 	if why := l.misfit(v, s.end, s.size); why != 0 {
 		f.rq.Took(why)
+		return c.writeLinear(f, s, v, 0, fl, l)
+	}
+	ch := c.lineChoose(f.rq, OpWrite, v, s.end-s.off)
+	err := c.writeAs(f, &ch, s, v, fl, l)
+	c.lineLearn(&ch, s.end-s.off, err)
+	return err
+}
+
+// writeAs writes the aligned range s in the way that was chosen.
+func (c *Child) writeAs(f *frame, ch *lineChoice, s span, v Vec, fl Flags, l *Limits) error {
+	if ch.linear {
+		f.rq.Took(PathLinearised)
 		return c.writeLinear(f, s, v, 0, fl, l)
 	}
 	f.rq.Took(PathDirect)

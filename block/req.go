@@ -28,6 +28,9 @@ type Req struct {
 	bufOK  chan struct{} // capacity 1; exactly one token for each queued Get
 	slept  chan struct{} // capacity 1; exactly one token for each timer that ran
 	next   *Req          // free list
+	// choice is what the fast lane decided when it declined, for the slow
+	// lane: cleared by Restart.
+	choice lineChoice
 	// failure is the error that the request ended with, where the queue
 	// keeps errors with their requests.
 	failure Error
@@ -38,11 +41,14 @@ type frame struct {
 	entry
 	rq  *Req
 	vec Vec // scratch for padded and split vectors
+	// joined is scratch for vectors whose touching elements were made one.
+	joined Vec
 	// fast lane only
 	child  *Child
 	op     Op
 	fl     Flags
 	cookie uint64
+	choice lineChoice // set by Map
 }
 
 // newReq makes a request object for q, with frames for the usual depth.

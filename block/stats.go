@@ -243,7 +243,9 @@ func (q *Queue) Begin() *Req {
 
 // Restart makes an object fit for another request, which began at now: for a
 // source that keeps its objects and counts with Count what it does with them.
-func (rq *Req) Restart(now int64) { rq.depth, rq.path, rq.ctx, rq.start = 0, 0, nil, now }
+func (rq *Req) Restart(now int64) {
+	rq.depth, rq.path, rq.ctx, rq.start, rq.choice.in = 0, 0, nil, now, nil
+}
 
 // End counts the finished request and takes its object back. n is the length
 // in bytes.
