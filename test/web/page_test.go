@@ -48,11 +48,16 @@ type browser struct {
 
 func open(t *testing.T, url string, width, height int) *browser {
 	t.Helper()
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.WindowSize(width, height), chromedp.WSURLReadTimeout(patience))
-	alloc, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.WindowSize(width, height), chromedp.WSURLReadTimeout(patience),
+		chromedp.Env("TMPDIR="+t.TempDir())) // it leaves folders behind
+	alloc, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
 	t.Cleanup(cancel)
-	ctx, cancel := chromedp.NewContext(alloc)
-	t.Cleanup(cancel)
+	ctx, _ := chromedp.NewContext(alloc)
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil { // asks it to close, and waits
+			t.Logf("closing the browser: %v", err)
+		}
+	})
 	b := &browser{t: t, ctx: ctx}
 	messages := chromedp.Console(ctx)
 	go func() {
