@@ -45,6 +45,9 @@ func (e *editor) amend(vals block.Values, tell block.Progress) error {
 	if err := a.check(); err != nil {
 		return err
 	}
+	if err := e.alterable(); err != nil {
+		return err
+	}
 	if err := a.upgrade(); err != nil {
 		return err
 	}
@@ -176,6 +179,11 @@ func (a *amending) refcountBits() error {
 	e := a.e
 	if a.order == e.order {
 		return nil
+	}
+	for i, x := range e.table {
+		if x != 0 && !e.usableBlock(x) {
+			return block.Errorf(syscall.EIO, "entry %d of the refcount table is %#x, which is no cluster of the file: repair the image (check -r all)", i, x)
+		}
 	}
 	w := *e
 	w.order = a.order

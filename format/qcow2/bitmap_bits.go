@@ -99,16 +99,6 @@ func (b *bitmapBits) page(i int64) *bitPage {
 	return b.pages[i].Load()
 }
 
-// release gives the budget back. The bits are not used any more.
-func (b *bitmapBits) release() {
-	for i := range b.pages {
-		if p := b.pages[i].Load(); p != nil && p != fullPage {
-			b.budget.Add(pageBytes)
-		}
-	}
-	b.budget.Add(int64(len(b.pages)) * 8)
-}
-
 // word is the word that holds bit i, without bits beyond the end.
 func (b *bitmapBits) word(i int64) uint64 {
 	p := b.pages[i/pageBits].Load()

@@ -22,7 +22,7 @@ func (c *checker) flags(l1Off uint64, entries uint32, mend bool) error {
 		return err
 	}
 	c.loud = true
-	changed := false
+	from, to := len(t), 0 // entries that changed
 	left := e.file.Size() + e.clusterSize() // of L2 tables to read
 	b := make([]byte, e.clusterSize())
 	for i, x := range t {
@@ -34,8 +34,9 @@ func (c *checker) flags(l1Off uint64, entries uint32, mend bool) error {
 		if err != nil {
 			return err
 		}
-		changed = changed || x != y
-		t[i] = y
+		if x != y {
+			t[i], from, to = y, min(from, i), i+1
+		}
 		if e.hole(int64(off), e.clusterSize()) {
 			continue
 		}
@@ -47,10 +48,10 @@ func (c *checker) flags(l1Off uint64, entries uint32, mend bool) error {
 			return err
 		}
 	}
-	if !changed || !mend {
+	if to == 0 || !mend {
 		return nil
 	}
-	return e.write(int64(l1Off), tableBytes(t))
+	return e.write(int64(l1Off)+int64(from)*8, tableBytes(t[from:to]))
 }
 
 // activeL2 does one L2 table.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/platter-storage/platter/block"
@@ -61,8 +62,33 @@ func theirs(t testing.TB, path string, args ...string) (r block.CheckResult) {
 	return r
 }
 
-// kinds are images with each feature that the checker knows.
+// kinds are images with each feature that the checker knows, the test's own.
 func kinds(t testing.TB) map[string]string {
+	t.Helper()
+	made.Lock()
+	defer made.Unlock()
+	if made.images == nil {
+		images := map[string][]byte{}
+		for name, path := range makeKinds(t) {
+			images[name] = load(t, path).b
+		}
+		made.images = images
+	}
+	all := map[string]string{}
+	for name, b := range made.images {
+		all[name] = filepath.Join(t.TempDir(), "image.qcow2")
+		save(t, b, all[name])
+	}
+	return all
+}
+
+// made are the images that kinds copies, made once.
+var made struct {
+	sync.Mutex
+	images map[string][]byte
+}
+
+func makeKinds(t testing.TB) map[string]string {
 	t.Helper()
 	scribble := []string{"write -P 1 0 3M", "write -P 2 5M 100k", "write -z 1M 200k", "discard 2M 300k", "write -c -P 3 6M 64k", "write -P 4 7000k 9000", "write -P 9 12M 1M", "write 8M 64k"}
 	all := map[string]string{}

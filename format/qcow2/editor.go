@@ -230,6 +230,9 @@ func (e *editor) setRefcount(cluster int64, n uint64) error {
 // addRefcounts changes those of the clusters that [off, off+n) touches by
 // delta, each all or not at all.
 func (e *editor) addRefcounts(off, n, delta int64) error {
+	if off < 0 || n < 0 || off > block.MaxSize-n {
+		return block.Errorf(syscall.EIO, "a structure of %d bytes is said to be at offset %#x: check the image", n, uint64(off))
+	}
 	for c := off >> e.clusterBits; c < e.clusters(off+n); c++ {
 		have, err := e.refcount(c)
 		if err != nil {

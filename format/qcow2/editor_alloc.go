@@ -26,7 +26,13 @@ func (e *editor) alloc(n int64) (uint64, error) {
 			if start == e.free {
 				e.free += n
 			}
+			if err := e.guardFree(start, n); err != nil {
+				return 0, err
+			}
 			return uint64(start) << e.clusterBits, e.addRefcounts(start<<e.clusterBits, n<<e.clusterBits, 1)
+		}
+		if err := e.guardFree(missing, 1); err != nil {
+			return 0, err
 		}
 		if missing/e.perBlock() >= int64(len(e.table)) {
 			err = e.growTable(missing)
@@ -37,6 +43,32 @@ func (e *editor) alloc(n int64) (uint64, error) {
 			return 0, err
 		}
 	}
+}
+
+// guardFree refuses clusters that are free by their refcounts, and are those of a
+// structure that the header refers to.
+func (e *editor) guardFree(start, n int64) error {
+	bitmaps, _, _ := e.bitmapHeader()
+	for _, x := range []struct {
+		what   string
+		off, n int64
+	}{
+		{"header", 0, 1},
+		{"L1 table", int64(e.l1Off), int64(e.l1Entries) * 8},
+		{"refcount table", int64(e.tableOff), int64(e.tableLen) << e.clusterBits},
+		{"snapshot table", int64(e.snapOff), int64(e.snapshots)},
+		{"bitmap directory", int64(bitmaps.offset), int64(bitmaps.size)},
+	} {
+		if x.n > 0 && x.off>>e.clusterBits < start+n && e.clusters(x.off+x.n) > start {
+			return block.Errorf(syscall.EIO, "the cluster at %d is free by its refcount and belongs to the %s: repair the image (check -r all)", max(x.off, start<<e.clusterBits), x.what)
+		}
+	}
+	for i, x := range e.table {
+		if c := int64(x >> e.clusterBits); x != 0 && c >= start && c < start+n {
+			return block.Errorf(syscall.EIO, "the cluster at %d is free by its refcount and is refcount block %d: repair the image (check -r all)", x, i)
+		}
+	}
+	return nil
 }
 
 // findFree is the first of n free clusters in a row.
@@ -148,8 +180,8 @@ func (e *editor) end() error {
 // within runs f between begin and end. Where f fails for a reason that left
 // the file as it was, end is as good.
 func (e *editor) within(f func() error) error {
-	if e.incompat&featCorrupt != 0 {
-		return block.Errorf(syscall.EIO, "%s is marked corrupt: repair it first (check -r all)", e.file.Info().Filename)
+	if err := e.alterable(); err != nil {
+		return err
 	}
 	if err := e.begin(); err != nil {
 		return err
@@ -158,6 +190,22 @@ func (e *editor) within(f func() error) error {
 		return err
 	}
 	return e.end()
+}
+
+// alterable refuses images whose tables lie where no table can, or which are
+// marked corrupt.
+func (e *editor) alterable() error {
+	size := e.clusters(e.file.Size()) << e.clusterBits
+	within := func(off uint64, n int64) bool {
+		return e.aligned(off) && off > 0 && off <= uint64(size) && n <= size-int64(off)
+	}
+	switch {
+	case e.incompat&featCorrupt != 0:
+		return block.Errorf(syscall.EIO, "%s is marked corrupt: repair it first (check -r all)", e.file.Info().Filename)
+	case !within(e.tableOff, int64(e.tableLen)<<e.clusterBits), e.l1Entries > 0 && !within(e.l1Off, int64(e.l1Entries)*8), e.snapshots > 0 && !within(e.snapOff, 1):
+		return block.Errorf(syscall.EIO, "%s has a table where none can be, at offset %d, %d or %d: check it", e.file.Info().Filename, e.tableOff, e.l1Off, e.snapOff)
+	}
+	return nil
 }
 
 // eachRef calls f for each piece of the file that an L1 table's L2 tables and

@@ -105,6 +105,10 @@ func (l *layout) head(old []byte, backing string) ([]byte, error) {
 	}
 	binary.BigEndian.PutUint64(b[atBacking:], l.backingOff)
 	binary.BigEndian.PutUint32(b[atBacking+8:], l.backingLen)
+	if int64(len(b)) > l.clusterSize() && l.extension(extFeatures) != nil {
+		l.setExtension(extFeatures, nil) // it only helps readers to explain themselves
+		return l.head(old, backing)
+	}
 	if int64(len(b)) > l.clusterSize() {
 		return nil, block.Errorf(syscall.ENOSPC, "the header would have %d bytes, more than the cluster of %d that it lies in: use larger clusters, or shorter names", len(b), l.clusterSize())
 	}

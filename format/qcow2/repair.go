@@ -83,9 +83,9 @@ func (c *checker) mendAll(all bool) error {
 }
 
 // setFlags sets the flags COPIED by the refcounts, unless tables overlap what
-// else is in use: it would be changed.
+// else is in use, or may do so: it would be changed.
 func (c *checker) setFlags(all bool) error {
-	if !all || c.overlaps > 0 {
+	if !all || c.overlaps > 0 || c.res.CheckErrors > 0 {
 		return nil
 	}
 	if err := c.active(true); err != nil {
@@ -163,11 +163,14 @@ func (c *checker) rebuild() error {
 	if err := n.switchTable(); err != nil {
 		return err
 	}
-	c.unusable = false
 	if err := c.e.load(); err != nil {
 		return err
 	}
-	return c.gather()
+	// What overlapped the old structures does so no more.
+	report := c.o.Report
+	c.o.Report, c.bare = nil, false
+	defer func() { c.o.Report = report }()
+	return c.look()
 }
 
 // layRefcounts lays out refcount structures from cluster start on, in space

@@ -30,8 +30,6 @@ const (
 	extraDiskSize    = 16
 	extraICount      = 24
 	noICount         = 1<<64 - 1
-	// maxNameLen bounds names and IDs, whose lengths have 16 bits.
-	maxNameLen = 65535
 )
 
 // readSnapshots reads the snapshot table. Its length in bytes is the second

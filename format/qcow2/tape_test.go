@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/platter-storage/platter/block"
@@ -20,6 +21,9 @@ type tape struct {
 	base []byte
 	ops  []tapeOp
 }
+
+// maxTape is how large it may become.
+const maxTape = 256 << 20
 
 // tapeOp is a write, a change of the size, or a flush.
 type tapeOp struct {
@@ -81,6 +85,9 @@ func (x *tape) BlockStatus(_ *block.Req, off, n int64) (block.Extent, error) {
 func (x *tape) Truncate(_ *block.Req, size int64, _ block.Prealloc) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if size > maxTape {
+		return syscall.ENOSPC
+	}
 	x.b = resize(x.b, size)
 	x.ops = append(x.ops, tapeOp{size: size})
 	x.info.SetSize(size)
