@@ -22,7 +22,7 @@ func (c *checker) flags(l1Off uint64, entries uint32, mend bool) error {
 		return err
 	}
 	c.loud = true
-	from, to := len(t), 0 // entries that changed
+	from, to := len(t), 0                   // entries that changed
 	left := e.file.Size() + e.clusterSize() // of L2 tables to read
 	b := make([]byte, e.clusterSize())
 	for i, x := range t {
