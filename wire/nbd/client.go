@@ -136,6 +136,16 @@ func NewClient(s *ClientSession, opts ClientOptions) (*Client, error) {
 // Session is what the handshake agreed on. It must not be changed.
 func (c *Client) Session() *ClientSession { return c.s }
 
+// Dead is closed once the connection is of no more use; Err then says why.
+func (c *Client) Dead() <-chan struct{} { return c.dead }
+
+// Err is why the connection is of no more use, nil while it is.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
 // Size is the export's size in bytes.
 func (c *Client) Size() uint64 { return c.s.Export.Size }
 

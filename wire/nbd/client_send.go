@@ -47,6 +47,11 @@ func (c *Client) sendQueue(own *call) {
 			c.mu.Unlock()
 			return
 		}
+		if own != nil && own.refs.Load() == 0 {
+			c.mu.Unlock()
+			go c.sendQueue(nil)
+			return
+		}
 		c.queue, c.spare = c.spare[:0], batch
 		c.mu.Unlock()
 		if !failed {
@@ -56,10 +61,6 @@ func (c *Client) sendQueue(own *call) {
 		}
 		for _, cl := range batch {
 			cl.unref()
-		}
-		if own != nil && own.refs.Load() == 0 {
-			go c.sendQueue(nil)
-			return
 		}
 	}
 }
