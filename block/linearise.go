@@ -49,7 +49,9 @@ const (
 	linePieces = 11 // 2, 3–4, 5–8, … 1024 pieces
 	lineFrac   = 4  // fraction bits of a cost
 
-	lineWarmUp   = 8       // requests that alternate where nothing is predicted
+	lineWarmUp   = 8       // requests that alternate where nothing is predicted,
+	lineMaxWarm  = 64      // and as many where the two ways are near each other
+	lineWeight   = 32      // samples that an average is of
 	lineGap      = 64      // requests between two trials of the other way, at least
 	lineMaxGap   = 1 << 14 // and at most
 	lineHurry    = 4       // that number while a change is in the air
@@ -234,13 +236,15 @@ func (c *lineCell) undecided(l *Lineariser, op Op, v Vec, n int64) bool {
 		return linear
 	}
 	seen := c.seen.Add(1)
-	if seen <= lineWarmUp {
+	a, b := c.cost[0].Load(), c.cost[1].Load()
+	near := a < b+b/4 && b < a+a/4
+	if seen <= lineWarmUp || near && seen <= lineMaxWarm {
 		return seen&1 == 0
 	}
 	if c.samples[0].Load() < 2 || c.samples[1].Load() < 2 {
 		return false // the first are still under way
 	}
-	linear := c.cost[1].Load() < c.cost[0].Load()
+	linear := b < a
 	c.settle(linear, lineGap)
 	l.say(c, "first measured")
 	return linear
@@ -290,12 +294,12 @@ func (c *lineCell) average(way uint32, cost int64) {
 	}
 	old := c.cost[way].Load()
 	cost = min(cost, 8*old)
-	c.cost[way].Store(max(old+(cost-old)/min(k+1, 8), 1))
+	c.cost[way].Store(max(old+(cost-old)/min(k+1, lineWeight), 1))
 	c.samples[way].Store(uint32(min(k+1, 1<<30)))
 }
 
 // watch looks whether the cost of the way in use has changed by half: then
-// what is known of the other is old, and it is tried soon.
+// what is known is old, and the other is tried soon.
 func (c *lineCell) watch(way uint32) {
 	cost, base := c.cost[way].Load(), c.base.Load()
 	calm := c.calm.Add(1)
@@ -305,14 +309,16 @@ func (c *lineCell) watch(way uint32) {
 	case calm >= 2*lineGap && (2*cost > 3*base || 3*cost < 2*base):
 		c.calm.Store(0)
 		c.base.Store(cost)
-		c.samples[way^1].Store(0)
+		c.samples[0].Store(0) // both averages begin anew
+		c.samples[1].Store(0)
+		c.streak.Store(0)
 		c.gap.Store(lineGap)
 		c.left.Store(lineHurry)
 	}
 }
 
 // judge compares a trial of the other way. It takes over when it has been
-// cheaper several trials in a row: few where it is much cheaper, more where it is
+// cheaper in several trials more than not: few where it is much cheaper, more where it is
 // not, and the more the more often they have changed places.
 func (c *lineCell) judge(l *Lineariser, other uint32) {
 	mine, its := c.cost[other^1].Load(), c.cost[other].Load()
@@ -322,6 +328,8 @@ func (c *lineCell) judge(l *Lineariser, other uint32) {
 		c.streak.Add(need / 4)
 	case its+its/64 < mine:
 		c.streak.Add(1)
+	case c.streak.Load() > 2: // one trial that was unlucky proves nothing
+		c.streak.Add(^uint32(1))
 	default:
 		c.streak.Store(0)
 		c.rest(mine, its)
@@ -337,11 +345,15 @@ func (c *lineCell) judge(l *Lineariser, other uint32) {
 	l.say(c, "changed")
 }
 
-// rest puts the next trial off: twice as far as the last, and far enough that
+// rest puts the next trial off: unless the other way looks cheaper, twice as far
+// as the last, and far enough that
 // trials cost less than a hundredth of the time.
 func (c *lineCell) rest(mine, its int64) {
 	far := min(100*max(its-mine, 0)/max(mine, 1), lineMaxGap)
-	gap := min(max(2*c.gap.Load(), far, lineGap), lineMaxGap)
+	gap := int64(lineGap)
+	if its >= mine {
+		gap = min(max(2*c.gap.Load(), far, lineGap), lineMaxGap)
+	}
 	c.gap.Store(gap)
 	c.left.Store(gap)
 	c.base.Store(mine)

@@ -46,6 +46,7 @@ type Emulator struct {
 	info block.Info
 	cfg  EmulatorConfig
 	rand func() uint64
+	cost *Cost // nil: requests take no time
 
 	inFlight atomic.Int64
 
@@ -243,6 +244,9 @@ func (e *Emulator) serve(rq *block.Req, r request, f func(r request)) error {
 	defer e.end()
 	if err != nil {
 		return err
+	}
+	if e.cost != nil && len(r.v) > 0 {
+		e.cost.charge(r)
 	}
 	if fault == nil {
 		f(r)
