@@ -11,36 +11,27 @@ import (
 	"github.com/platter-storage/platter/block"
 )
 
-// do runs one request through c.
-func do(env *block.Env, f func(rq *block.Req) error) error {
-	q := block.NewQueue(env, block.NewQueueGroup())
-	defer q.Close()
-	rq := q.Begin()
-	err := f(rq)
-	q.End(rq, block.OpFlush, 0, err)
-	return err
-}
-
 // createOn makes an image on file.
-func createOn(env *block.Env, d *block.Driver, vals block.Values, file *Disk, size int64) error {
-	o, err := d.CheckCreate(vals)
+func (r *run) createOn(d *block.Driver, vals block.Values, file *Disk, size int64) error {
+	opts, err := d.CheckCreate(vals)
 	if err != nil {
 		return err
 	}
-	in := block.NewInstance(file, "file", env)
+	in := block.NewInstance(file, "file", r.env)
 	c, err := in.NewChild("create", block.RoleRoot, block.PermAll, block.PermAll)
 	if err != nil {
 		return err
 	}
-	err = d.Create(context.Background(), &block.CreateArgs{Env: env, Options: o, Size: size, File: c})
+	err = d.Create(context.Background(), &block.CreateArgs{Env: r.env, Options: opts, Size: size, File: c})
 	c.Close()
-	return errors.Join(err, do(env, in.Close))
+	o := &opened{queue: r.queue}
+	return errors.Join(err, o.do(block.OpFlush, in.Close))
 }
 
 // openOn opens the format over nodes: the file and, where there is one, the data
 // file. between goes between the format and its file.
 func (r *run) openOn(nodes []block.Node, vals block.Values, readOnly bool, between func(*block.Child) block.Node) (*opened, error) {
-	o := &opened{}
+	o := &opened{queue: r.queue}
 	d, err := block.FindDriver(r.Driver)
 	if err != nil {
 		return nil, err
@@ -79,7 +70,6 @@ func (r *run) openOn(nodes []block.Node, vals block.Values, readOnly bool, betwe
 		return nil, errors.Join(err, o.close())
 	}
 	o.in = block.NewInstance(node, r.Driver, r.env)
-	o.queue = block.NewQueue(r.env, block.NewQueueGroup())
 	perm := block.PermAll
 	if node.Info().ReadOnly {
 		perm = block.PermRead
@@ -111,7 +101,7 @@ func (o *opened) attach(env *block.Env, node block.Node, name string, between fu
 func (o *opened) close() error {
 	var errs []error
 	closing := func(in *block.Instance) {
-		errs = append(errs, do(in.Env(), in.Close))
+		errs = append(errs, o.do(block.OpFlush, in.Close))
 	}
 	if o.c != nil {
 		o.c.Close()
@@ -124,9 +114,6 @@ func (o *opened) close() error {
 	}
 	for i := len(o.below) - 1; i >= 0; i-- {
 		closing(o.below[i])
-	}
-	if o.queue != nil {
-		o.queue.Close()
 	}
 	return errors.Join(errs...)
 }
@@ -145,6 +132,11 @@ func (o *opened) read() ([]byte, error) {
 	err := o.do(block.OpRead, func(rq *block.Req) error { return o.c.Preadv(rq, 0, block.Vec{b}, 0) })
 	return b, err
 }
+
+// errCorrupt is what a check found.
+type errCorrupt struct{ s string }
+
+func (e *errCorrupt) Error() string { return e.s }
 
 // check runs the format's check of a state, where it has one: nothing may be
 // corrupt. Leaks are counted.
@@ -170,11 +162,23 @@ func (r *run) check(file block.Node) error {
 		err = e
 	}
 	if err == nil && res.Corruptions+res.CheckErrors > 0 {
-		err = fmt.Errorf("%d corruptions, %d errors: %s", res.Corruptions, res.CheckErrors, strings.Join(told, "; "))
+		err = &errCorrupt{fmt.Sprintf("%d corruptions, %d errors: %s", res.Corruptions, res.CheckErrors, strings.Join(told, "; "))}
 	}
 	if res.Leaks > 0 {
 		r.result.Leaking++
 		r.result.Leaks += res.Leaks
+	}
+	return err
+}
+
+// mend opens a corrupt state as its next user does, which must mend it.
+func (r *run) mend(nodes []block.Node) error {
+	n, err := r.openOn(nodes, r.Proof.Open, false, nil)
+	if err == nil {
+		err = n.close()
+	}
+	if err == nil {
+		err = r.check(nodes[0])
 	}
 	return err
 }

@@ -49,22 +49,24 @@ type Weights struct {
 	Snapshot, Bitmap, Amend, Compressed                     int
 }
 
-// Result is what a proof has seen.
+// Result is what a proof has seen: so many states, of which so many had leaks,
+// were mended by opening them for writing, or were looked at deeply.
 type Result struct {
-	Steps, Events, States, Leaking, Deep int
-	Leaks                                int64
+	Steps, Events, States, Leaking, Mended, Deep int
+	Leaks                                        int64
 }
 
 // Add sums.
 func (r *Result) Add(o Result) {
 	r.Steps, r.Events, r.States, r.Leaking, r.Deep = r.Steps+o.Steps, r.Events+o.Events, r.States+o.States, r.Leaking+o.Leaking, r.Deep+o.Deep
-	r.Leaks += o.Leaks
+	r.Leaks, r.Mended = r.Leaks+o.Leaks, r.Mended+o.Mended
 }
 
 // run is a proof at work.
 type run struct {
 	Proof
 	env     *block.Env
+	queue   *block.Queue
 	log     *Log
 	disks   []*Disk
 	backing *Disk
@@ -91,6 +93,7 @@ type opened struct {
 func (p Proof) Run() (Result, error) {
 	r := &run{Proof: p, log: &Log{}, rng: rand.New(rand.NewPCG(p.Seed, 3))}
 	r.env = realenv.New(slog.New(slog.NewTextHandler(io.Discard, nil)), 0)
+	r.queue = block.NewQueue(r.env, block.NewQueueGroup())
 	err := r.all()
 	if e := r.env.CloseBuffers(); err == nil {
 		err = e
@@ -131,7 +134,7 @@ func (r *run) create() error {
 		return err
 	}
 	if d.Create != nil {
-		if err := createOn(r.env, d, r.Proof.Create, file, r.Sectors*Sector); err != nil {
+		if err := r.createOn(d, r.Proof.Create, file, r.Sectors*Sector); err != nil {
 			return err
 		}
 	}
@@ -192,9 +195,7 @@ func (r *run) look(s *State) error {
 	for i, b := range s.Content {
 		nodes[i] = newDisk(b)
 	}
-	if err := r.check(nodes[0]); err != nil {
-		return fail(err)
-	}
+	sick := r.check(nodes[0])
 	n, err := r.openOn(nodes, r.Proof.Open, true, nil)
 	if err != nil {
 		return fail(fmt.Errorf("the image does not open: %w", err))
@@ -202,6 +203,14 @@ func (r *run) look(s *State) error {
 	err = r.compare(s.At, n)
 	if e := n.close(); err == nil {
 		err = e
+	}
+	if corrupt := (*errCorrupt)(nil); err == nil && errors.As(sick, &corrupt) {
+		r.result.Mended++
+		if e := r.mend(nodes); e != nil {
+			err = fmt.Errorf("%w; and when it was opened for writing: %w", sick, e)
+		}
+	} else if err == nil {
+		err = sick
 	}
 	if err == nil && deep {
 		err = r.deep(s, nodes)
