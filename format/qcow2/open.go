@@ -114,6 +114,7 @@ func (n *node) start(rq *block.Req, a *block.OpenArgs) error {
 	n.info.Abilities.Mapper = n
 	n.offer()
 	n.info.Abilities.Cluster = n.clusterSize()
+	n.info.Abilities.WriteCompressed = n.writeCompressed
 	if n.info.ReadOnly {
 		return nil
 	}

@@ -2,6 +2,7 @@ package qcow2
 
 import (
 	"sync"
+	"syscall"
 
 	"github.com/platter-storage/platter/block"
 )
@@ -109,4 +110,122 @@ func (n *node) unpack(rq *block.Req, e uint64) ([]byte, error) {
 		return nil, errEntry("the compressed cluster at %d does not decompress (%v): its data is lost; restore it from a backup", off, err)
 	}
 	return b, nil
+}
+
+// writeCompressed writes a cluster compressed: beside the last one in its host
+// cluster where there is room. It is Abilities.WriteCompressed.
+func (n *node) writeCompressed(rq *block.Req, off int64, v block.Vec) error {
+	if err := n.writable(); err != nil {
+		return err
+	}
+	if n.external() {
+		return block.ErrNotSupported
+	}
+	buf, err := n.copies.take(rq, 2*n.clusterSize())
+	if err != nil {
+		return err
+	}
+	defer n.copies.put(buf)
+	plain, small := buf[:n.clusterSize()], buf[n.clusterSize():][:n.clusterSize()-1]
+	clear(plain[v.Len():])
+	v.CopyOut(plain[:v.Len()], 0)
+	length, ok := n.encode(small, plain)
+	if !ok {
+		return block.ErrNotSupported
+	}
+	defer n.changed(off, v.Len())
+	if err := n.placePacked(rq, off, small[:length]); err != nil {
+		return err
+	}
+	return n.relieve(rq)
+}
+
+// placePacked finds room for a compressed cluster, writes it, and makes the table
+// point at it.
+func (n *node) placePacked(rq *block.Req, off int64, b []byte) error {
+	pin := n.pins.pin(off >> n.clusterBits)
+	defer n.pins.unpin(pin)
+	c, host, err := n.claimPacked(rq, off, int64(len(b)))
+	if err != nil {
+		return err
+	}
+	err = n.file.Pwritev(rq, host, block.Vec{b}, 0)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer n.unclaim(c)
+	place := extent{off: host, n: int64(len(b))}
+	if err != nil {
+		n.unmapped(place)
+		return err
+	}
+	s, err := n.ownTable(rq, off)
+	if err != nil {
+		n.unmapped(place)
+		return err
+	}
+	i := off >> n.clusterBits & (n.cache.perSlice - 1)
+	old := n.load(s, i)
+	n.store(s, i, entry{e: n.packedEntry(host, int64(len(b)))})
+	n.dropOld(old, n.opts.passSnapshot)
+	return nil
+}
+
+// packedEntry describes a compressed cluster.
+func (l *layout) packedEntry(host, length int64) uint64 {
+	x := 62 - (l.clusterBits - 8)
+	sectors := (host+length-1)>>9 - host>>9
+	return entryCompressed | uint64(sectors)<<x | uint64(host)
+}
+
+// claimPacked claims the guest cluster and room for length bytes.
+func (n *node) claimPacked(rq *block.Req, off, length int64) (*claim, int64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var c *claim
+	for c == nil {
+		var err error
+		if c, err = n.claim(rq, off, n.clusterSize()); err != nil {
+			return nil, 0, err
+		}
+	}
+	host, err := n.packedRoom(rq, length)
+	if err == nil && host >= 1<<(62-(n.clusterBits-8)) {
+		n.unmapped(extent{off: host, n: length})
+		err = block.Errorf(syscall.EFBIG, "the image is too long for compressed clusters at %d", host)
+	}
+	if err != nil {
+		n.unclaim(c)
+	}
+	return c, host, err
+}
+
+// packedRoom gives room for length bytes, less than a cluster: what is left of the
+// host cluster that compressed clusters went to last, if its refcount can have one
+// more, or a new one. mu is held.
+func (n *node) packedRoom(rq *block.Req, length int64) (int64, error) {
+	if at := n.packedAt; at != 0 && n.inCluster(at)+length <= n.clusterSize() {
+		have, err := n.count(rq, at>>n.clusterBits)
+		if err != nil {
+			return 0, err
+		}
+		if have > 0 && have < n.maxRefcount() {
+			n.packedUsed(at + length)
+			return at, n.setCount(rq, at>>n.clusterBits, have+1)
+		}
+	}
+	p, err := n.allocate(rq, 1)
+	if err != nil {
+		return 0, err
+	}
+	n.guard.data.set(p.off >> n.clusterBits)
+	n.packedUsed(p.off + length)
+	return p.off, nil
+}
+
+// packedUsed remembers where the next compressed cluster goes.
+func (n *node) packedUsed(end int64) {
+	n.packedAt = end
+	if n.inCluster(end) == 0 {
+		n.packedAt = 0
+	}
 }
