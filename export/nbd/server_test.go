@@ -228,7 +228,7 @@ func wantErrno(t testing.TB, err error, want wire.Errno) {
 // waitFor waits until cond is true.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 24000 { // two minutes: test machines are slow
 		if cond() {
 			return
 		}

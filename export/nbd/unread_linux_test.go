@@ -3,10 +3,14 @@ package nbd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
@@ -55,16 +59,7 @@ func TestEndDoesNotWaitForWhoDoesNotRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			waitFor(t, "answers that nobody reads", func() bool {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				for c := range r.conns {
-					if blocksWriter(c.nc) {
-						return true
-					}
-				}
-				return false
-			})
+			awaitUnread(t, r)
 			shutdown(t, r, kind+", "+network)
 			if !strings.Contains(r.log.String(), "client cut: it does not read its answers\" peer=") {
 				t.Errorf("%s, %s: nothing says who was cut: %s", kind, network, r.log.String())
@@ -73,7 +68,29 @@ func TestEndDoesNotWaitForWhoDoesNotRead(t *testing.T) {
 	}
 }
 
-// connectTCP makes the server listen on TCP too, and connects there.
+// awaitUnread waits until the server cannot send for as long as it takes a
+// socket to move what is on its way: one look may hit a moment in which buffers
+// grow, and all that was asked for so far would fit into them then.
+func awaitUnread(t *testing.T, r *rig) {
+	t.Helper()
+	blocked := 0
+	waitFor(t, "answers that nobody reads", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for c := range r.conns {
+			if !blocksWriter(c.nc) {
+				blocked = 0
+				return false
+			}
+		}
+		blocked++
+		time.Sleep(10 * time.Millisecond)
+		return blocked > 20 && len(r.conns) > 0
+	})
+}
+
+// connectTCP makes the server listen on TCP too, and connects there, with a
+// receive buffer that is small and stays so.
 func (r *rig) connectTCP() net.Conn {
 	r.t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -83,7 +100,12 @@ func (r *rig) connectTCP() net.Conn {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Serve(l) }()
 	r.t.Cleanup(func() { <-ended })
-	nc, err := net.Dial("tcp", l.Addr().String())
+	small := net.Dialer{Control: func(_, _ string, rc syscall.RawConn) error {
+		var bad error
+		err := rc.Control(func(fd uintptr) { bad = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 16<<10) })
+		return errors.Join(err, bad)
+	}}
+	nc, err := small.Dial("tcp", l.Addr().String())
 	if err != nil {
 		r.t.Fatal(err)
 	}
