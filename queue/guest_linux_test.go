@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds waiting for what must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // guest is a virtual machine in this process: memory, a ring, and the driver
 // that uses it.

@@ -36,7 +36,7 @@ func FuzzServe(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		if err := nc.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := nc.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := wire.ClientHandshake(nc, cfg); err != nil {

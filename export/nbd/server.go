@@ -269,7 +269,7 @@ func (s *Server) connsLocked(want func(*conn) bool) []*conn {
 
 // hardWait is how long a connection may take to end after its socket has been
 // closed, where storage does not hold it up.
-const hardWait = 2 * time.Second
+const hardWait = 10 * time.Second
 
 // disconnect ends connections: gently until ctx ends, then by force.
 func (s *Server) disconnect(ctx context.Context, list []*conn, e wire.Errno) error {

@@ -74,7 +74,7 @@ func newRig(t testing.TB, env *block.Env, cfg Config, exports ...Export) *rig {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := r.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
@@ -128,7 +128,7 @@ func (r *rig) dial(cfg wire.ClientConfig, opts wire.ClientOptions) *wire.Client 
 func (r *rig) session(cfg wire.ClientConfig) *wire.ClientSession {
 	r.t.Helper()
 	nc := r.connect()
-	if err := nc.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	s, err := wire.ClientHandshake(nc, cfg)
@@ -161,7 +161,7 @@ type raw struct {
 func (r *rig) raw(cfg wire.ClientConfig) *raw {
 	s := r.session(cfg)
 	nc := s.Conn.(net.Conn)
-	if err := nc.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	return &raw{ReadWriter: s.Conn, nc: nc, t: r.t}

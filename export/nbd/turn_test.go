@@ -210,7 +210,7 @@ func TestEndWhileHeldBack(t *testing.T) {
 			b := append(request(wire.CmdWrite, 0, 1, 0, 4096), pattern(4096, 1)...)
 			c.send(append(b, request(wire.CmdRead, 0, 2, 0, 4096)...))
 			g.holding(t)
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := end(r, ctx); err != nil || ctx.Err() != nil {
 				t.Errorf("%v, %v", err, ctx.Err())

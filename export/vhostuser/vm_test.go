@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds waiting for what must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 const mib = 1 << 20
 

@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds waiting for what must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // server is a device of ours on a socket.
 type server struct {
