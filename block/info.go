@@ -68,6 +68,7 @@ type Abilities struct {
 	Snapshots *SnapshotAbility
 	Bitmaps   *BitmapAbility
 	Amend     *AmendAbility
+	Describe  func(rq *Req) (Description, error)
 }
 
 // Size is the length of the content in bytes.

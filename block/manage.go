@@ -118,3 +118,20 @@ type AmendAbility struct {
 	Options []Option
 	Amend   func(rq *Req, vals Values, p Progress) error
 }
+
+// Field is one fact by name: a bool, a whole number, a string, or []Field for a
+// list of facts within.
+type Field struct {
+	Name  string
+	Value any
+}
+
+// Description is what a format says of an image that only formats have.
+type Description struct {
+	// Backing is the name of the backing file as it stands in the image.
+	Backing, BackingFormat string
+	// Dirty images were not closed by whoever wrote them last.
+	Dirty, Encrypted bool
+	// Fields are what this format alone has, under the reference's names.
+	Fields []Field
+}

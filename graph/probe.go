@@ -42,3 +42,7 @@ func (g *Graph) readHead(inst *block.Instance) ([]byte, error) {
 	g.jobs.End(rq, block.OpRead, int64(len(head)), err)
 	return head, err
 }
+
+// Looks is the format that a file's beginning looks like and that no driver here
+// is for, or empty.
+func Looks(head []byte) string { return magic.Find(head) }

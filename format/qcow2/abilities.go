@@ -13,6 +13,7 @@ import (
 func (n *node) offer() {
 	a := &n.info.Abilities
 	a.Check = n.check
+	a.Describe = n.describe
 	a.Snapshots = &block.SnapshotAbility{
 		List: func(rq *block.Req) (list []block.Snapshot, err error) {
 			err = n.lookInto(rq, func(e *editor) error { list, err = e.listSnapshots(); return err })
