@@ -312,7 +312,7 @@ func (n *node) limits() {
 	if int64(max(l.ReadAlign, l.WriteAlign)) > n.clusterSize() {
 		l.ReadAlign, l.WriteAlign, l.SegmentAlign, l.MinMem = 1, 1, 1, 1
 	}
-	l.ZeroAlign, l.DiscardAlign = 1<<n.subBits, uint32(n.clusterSize())
+	l.ZeroAlign, l.DiscardAlign = l.WriteAlign, uint32(n.clusterSize())
 	l.MaxZero, l.MaxDiscard = 0, 0
 	l.MaxTransfer = 0
 	l.Generation++

@@ -5,13 +5,70 @@ import (
 )
 
 // WriteZeroes marks whole subclusters as zeroes. With MayUnmap their place is
-// given up, unless the option discard-no-unref keeps it.
+// given up, unless the option discard-no-unref keeps it. What is less than a
+// subcluster becomes a whole one where the rest reads as zeroes too, and is
+// written where it does not.
 func (n *node) WriteZeroes(rq *block.Req, off, length int64, fl block.Flags) error {
 	if n.version < 3 && (n.backing != nil || fl&block.MayUnmap == 0) {
 		return block.ErrNotSupported // version 2 has no zero clusters
 	}
+	unit := int64(1) << n.subBits
+	first, last := (off+unit-1)&^(unit-1), (off+length)&^(unit-1)
+	if off+length == int64(n.size) {
+		last = off + length
+	}
+	if first >= last {
+		return n.zeroPart(rq, off, length, fl)
+	}
+	if err := n.zeroPart(rq, off, first-off, fl); err != nil {
+		return err
+	}
 	unmap := fl&block.MayUnmap != 0 && !n.opts.keepUnmapped
-	return n.unmapRange(rq, off, length, func(x entry, from, to int64) (entry, bool) { return n.zeroed(x, from, to, unmap) }, fl)
+	whole := func(x entry, from, to int64) (entry, bool) { return n.zeroed(x, from, to, unmap) }
+	if err := n.unmapRange(rq, first, last-first, whole, fl); err != nil {
+		return err
+	}
+	return n.zeroPart(rq, last, off+length-last, fl)
+}
+
+// zeroPart does so for a range that fills no subcluster; it may touch two.
+func (n *node) zeroPart(rq *block.Req, off, length int64, fl block.Flags) error {
+	unit := int64(1) << n.subBits
+	for end := off + length; off < end; {
+		k := min(unit-off&(unit-1), end-off)
+		inUse := false
+		part := func(x entry, from, to int64) (entry, bool) {
+			from, to = from&^(unit-1), (to+unit-1)&^(unit-1)
+			kind, _ := n.kindOf(x, uint32(from>>n.subBits))
+			if inUse = kind == stored || kind == packed || kind == absent && n.backing != nil; inUse {
+				return x, false
+			}
+			return n.zeroed(x, from, to, false)
+		}
+		err := n.unmapRange(rq, off, k, part, fl)
+		if err == nil && inUse {
+			err = n.zeroBytes(rq, off, k, fl)
+		}
+		if err != nil {
+			return err
+		}
+		off += k
+	}
+	return nil
+}
+
+// zeroBytes writes zeroes over a part of a subcluster that has other data.
+func (n *node) zeroBytes(rq *block.Req, off, length int64, fl block.Flags) error {
+	if fl&block.NoFallback != 0 {
+		return block.ErrNotSupported
+	}
+	if err := n.writeZeroBytes(rq, off, length); err != nil {
+		return err
+	}
+	if fl&block.FUA != 0 {
+		return n.flush(rq)
+	}
+	return n.relieve(rq)
 }
 
 // Discard gives clusters up. What was the disk's own reads as zeroes then; a
