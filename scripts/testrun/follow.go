@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -21,11 +22,12 @@ func (c *counts) add(d counts) {
 
 // event is a line of `go test -json` (see `go doc test2json`).
 type event struct {
-	Action     string
-	Package    string
-	ImportPath string // of a build event
-	Test       string
-	Output     string
+	Action      string
+	Package     string
+	ImportPath  string // of a build event
+	Test        string
+	Output      string
+	FailedBuild string // of a package's verdict: the package that does not build
 }
 
 type key struct{ pkg, test string }
@@ -37,10 +39,12 @@ type follower struct {
 	kept    map[key]*strings.Builder
 	counts  counts
 	skipped []string
+	failed  []failure
+	built   map[string]string // what the compiler said, of packages that fail to build
 }
 
 func newFollower(w io.Writer) *follower {
-	return &follower{w: w, kept: make(map[key]*strings.Builder)}
+	return &follower{w: w, kept: make(map[key]*strings.Builder), built: make(map[string]string)}
 }
 
 // follow reads events until the end.
@@ -64,11 +68,14 @@ func (f *follower) event(e event) {
 	switch e.Action {
 	case "build-output":
 		fmt.Fprint(f.w, e.Output)
+		if said := f.built[e.ImportPath] + e.Output; len(said) <= maxKept {
+			f.built[e.ImportPath] = said
+		}
 	case "output":
 		f.keep(k, e.Output)
 	case "pass", "fail", "skip":
 		if e.Test == "" {
-			f.closePackage(k, e.Action)
+			f.closePackage(k, e)
 		} else {
 			f.closeTest(k, e.Action)
 		}
@@ -94,6 +101,7 @@ func (f *follower) closeTest(k key, action string) {
 		f.counts.passed++
 	case "fail":
 		f.counts.failed++
+		f.failed = append(f.failed, newFailure(k.pkg, k.test, f.text(k)))
 		fmt.Fprint(f.w, f.text(k))
 	case "skip":
 		f.counts.skipped++
@@ -104,14 +112,16 @@ func (f *follower) closeTest(k key, action string) {
 
 // closePackage prints the package's closing line; after a failure, everything
 // that no finished test accounts for, such as a panic or a timeout.
-func (f *follower) closePackage(k key, action string) {
-	if action == "fail" {
+func (f *follower) closePackage(k key, e event) {
+	if e.Action == "fail" {
 		for other := range f.kept {
 			if other.pkg == k.pkg && other != k {
+				f.failed = append(f.failed, newFailure(k.pkg, other.test, f.text(other)))
 				fmt.Fprint(f.w, f.text(other))
 				delete(f.kept, other)
 			}
 		}
+		f.failPackage(k, f.built[e.FailedBuild]+f.text(k))
 		fmt.Fprint(f.w, f.text(k))
 	} else {
 		for line := range strings.Lines(f.text(k)) {
@@ -121,6 +131,17 @@ func (f *follower) closePackage(k key, action string) {
 		}
 	}
 	delete(f.kept, k)
+}
+
+// failPackage notes why the package failed where none of its tests says so.
+func (f *follower) failPackage(k key, output string) {
+	whole := newFailure(k.pkg, "", output)
+	if len(whole.why) == 0 && !slices.ContainsFunc(f.failed, whole.contains) {
+		whole.why = lastLines(output)
+	}
+	if len(whole.why) > 0 {
+		f.failed = append(f.failed, whole)
+	}
 }
 
 func (f *follower) text(k key) string {

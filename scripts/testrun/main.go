@@ -1,7 +1,8 @@
 // Command testrun runs the repository's tests in stages and sums them up:
 // what `make test` and `make soak` do. It prints Go's own closing line for
-// each package, the whole output of each test that failed, and each test that
-// skipped; the stages go on after a failure, so that one run shows them all.
+// each package, the whole output of each test that failed, each test that
+// skipped, and at the very end, in few lines, why each test failed; the stages
+// go on after a failure, so that one run shows them all.
 package main
 
 import (
@@ -73,24 +74,29 @@ func runAll(w io.Writer, todo []stage, strict bool) bool {
 
 // result is what came of one stage.
 type result struct {
-	stage   string
-	took    time.Duration
-	counts  counts
-	failed  bool // the command's own verdict: also when no test ran at all
-	skipped []string
+	stage    string
+	took     time.Duration
+	counts   counts
+	failed   bool // the command's own verdict: also when no test ran at all
+	skipped  []string
+	failures []failure
 }
 
 func run(w io.Writer, s stage) result {
 	start := time.Now()
 	cmd := exec.Command("go", s.args...)
 	cmd.Env = append(os.Environ(), s.env...)
-	cmd.Stderr = w
+	end := &tail{w: w}
+	cmd.Stderr = end
 	r := result{stage: s.name}
 	if s.plain {
-		cmd.Stdout = w
+		cmd.Stdout = end
 		r.failed = cmd.Run() != nil
 	} else {
 		r.failed = runEvents(w, cmd, &r)
+	}
+	if r.failed && len(r.failures) == 0 {
+		r.failures = append(r.failures, end.failure(s.about))
 	}
 	r.took = time.Since(start)
 	return r
@@ -113,7 +119,7 @@ func runEvents(w io.Writer, cmd *exec.Cmd, r *result) bool {
 	if readErr != nil {
 		fmt.Fprintln(w, "testrun: reading go test's events:", readErr)
 	}
-	r.counts, r.skipped = f.counts, f.skipped
+	r.counts, r.skipped, r.failures = f.counts, f.skipped, f.failed
 	return readErr != nil || waitErr != nil || f.counts.failed > 0
 }
 
@@ -140,6 +146,7 @@ func summarise(w io.Writer, done []result, strict bool) bool {
 		fmt.Fprintln(w, "testrun: skipped tests count as failures here, where every test can run (root on Linux): install what is missing, or see internal/lint/testdata/skips.txt")
 		good = false
 	}
+	tellFailures(w, done)
 	return good
 }
 

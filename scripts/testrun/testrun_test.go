@@ -1,9 +1,11 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func follow(t *testing.T, events string) (*follower, string) {
@@ -150,5 +152,91 @@ func TestSoakPassesItsLengthOn(t *testing.T) {
 	s := soakStages([]string{module + "block"}, time.Minute)
 	if len(s) != 1 || !strings.Contains(strings.Join(s[0].env, " "), "PLATTER_SOAK=1m0s") {
 		t.Errorf("stages = %+v", s)
+	}
+}
+
+// told is what the end of a run says about these events.
+func told(t *testing.T, events string) string {
+	t.Helper()
+	f, _ := follow(t, events)
+	var out strings.Builder
+	tellFailures(&out, []result{{stage: "unit", failures: f.failed}})
+	return out.String()
+}
+
+func TestTheEndSaysWhyATestFailed(t *testing.T) {
+	got := told(t, `
+{"Action":"output","Package":"p","Test":"TestA/s","Output":"=== RUN   TestA/s\n"}
+{"Action":"output","Package":"p","Test":"TestA/s","Output":"    a_test.go:7: got\n"}
+{"Action":"output","Package":"p","Test":"TestA/s","Output":"        1, want 2\n"}
+{"Action":"output","Package":"p","Test":"TestA/s","Output":"    a_test.go:9: time=2026 level=INFO msg=\"hello\"\n"}
+{"Action":"output","Package":"p","Test":"TestA/s","Output":"        time=2026 level=INFO msg=\"hello\"\n"}
+{"Action":"output","Package":"p","Test":"TestA/s","Output":"--- FAIL: TestA/s (0.00s)\n"}
+{"Action":"fail","Package":"p","Test":"TestA/s"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- FAIL: TestA (0.00s)\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"FAIL\n"}
+{"Action":"output","Package":"p","Output":"exit status 1\n"}
+{"Action":"fail","Package":"p"}`)
+	if want := "failed: unit p TestA/s\n    a_test.go:7: got | 1, want 2\n"; got != want {
+		t.Errorf("the end says\n%swant\n%s", got, want)
+	}
+}
+
+func TestTheEndSaysWhyAPackageFailed(t *testing.T) {
+	for name, c := range map[string]struct{ events, want string }{
+		"panic": {`
+{"Action":"output","Package":"p","Test":"TestA","Output":"panic: boom\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"goroutine 9 [running]:\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"\t/go/src/runtime/panic.go:860 +0x13a\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"\t/home/p/a_test.go:4 +0x25\n"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.01s\n"}
+{"Action":"fail","Package":"p"}`, "failed: unit p TestA\n    panic: boom\n    /home/p/a_test.go:4 +0x25\n"},
+		"does not build": {`
+{"ImportPath":"p","Action":"build-output","Output":"# p\n"}
+{"ImportPath":"p","Action":"build-output","Output":"p/a.go:1:1: no\n"}
+{"ImportPath":"p","Action":"build-fail"}
+{"Action":"output","Package":"p","Output":"FAIL\tp [build failed]\n"}
+{"Action":"fail","Package":"p","FailedBuild":"p"}`, "failed: unit p\n    p/a.go:1:1: no\n    FAIL\tp [build failed]\n"},
+		"ends by itself": {`
+{"Action":"output","Package":"p","Output":"something is left behind\n"}
+{"Action":"output","Package":"p","Output":"exit status 3\n"}
+{"Action":"fail","Package":"p"}`, "failed: unit p\n    something is left behind\n    exit status 3\n"},
+	} {
+		if got := told(t, c.events); got != c.want {
+			t.Errorf("%s: the end says\n%swant\n%s", name, got, c.want)
+		}
+	}
+}
+
+func TestTheEndIsShort(t *testing.T) {
+	f := newFailure("p", "TestA", strings.Repeat("    a_test.go:7: "+strings.Repeat("é", maxWhyBytes)+"\n", maxWhyLines+5))
+	if len(f.why) != maxWhyLines+1 || f.why[maxWhyLines] != "(5 more lines above)" {
+		t.Errorf("%d lines, the last %q", len(f.why), f.why[len(f.why)-1])
+	}
+	for _, line := range f.why {
+		if len(line) > maxWhyBytes+3 || !utf8.ValidString(line) {
+			t.Errorf("%d bytes in a line, valid %v", len(line), utf8.ValidString(line))
+		}
+	}
+}
+
+func TestTheEndShowsThePlainStagesLastLines(t *testing.T) {
+	var whole, end strings.Builder
+	c := &tail{w: &whole}
+	for range 1000 {
+		io.WriteString(c, "chatter\n")
+	}
+	io.WriteString(c, "a.go:1:1: unreachable code\n")
+	if len(c.last) > maxTail {
+		t.Errorf("%d bytes kept, limit %d", len(c.last), maxTail)
+	}
+	summarise(&end, []result{{stage: "vet", failed: true, failures: []failure{c.failure("go vet")}}}, false)
+	if !strings.HasSuffix(end.String(), "    a.go:1:1: unreachable code\n") || strings.Count(end.String(), "\n    ") != maxWhyLines {
+		t.Errorf("the end is %q", end.String())
+	}
+	if strings.Count(whole.String(), "\n") != 1001 {
+		t.Error("the whole output was not passed on")
 	}
 }
