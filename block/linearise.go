@@ -1,6 +1,7 @@
 package block
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math/bits"
@@ -246,7 +247,9 @@ func (c *lineCell) undecided(l *Lineariser, op Op, v Vec, n int64) bool {
 	}
 	linear := b < a
 	c.settle(linear, lineGap)
-	l.say(c, "first measured")
+	if linear {
+		l.say(c, "first measured")
+	}
 	return linear
 }
 
@@ -417,34 +420,41 @@ func (l *Lineariser) Classes() []LineariseClass {
 // each calls f for every class, in order.
 func (l *Lineariser) each(f func(x LineariseClass, c *lineCell)) {
 	for i := range 2 * lineSizes * lineKinds * linePieces {
-		pieces := i % linePieces
-		kind := i / linePieces % lineKinds
-		size := i / (linePieces * lineKinds) % lineSizes
-		dir := i / (linePieces * lineKinds * lineSizes)
-		c := &l.cells[dir][size][kind][pieces]
-		x := LineariseClass{Op: OpRead, MaxLen: 1 << (size + 10), MaxPieces: 2 << pieces, Broken: kind == 1,
-			Linear: c.way.Load() == 1, AsIs: c.cost[0].Load() >> lineFrac, Copied: c.cost[1].Load() >> lineFrac,
-			AsIsSamples: c.samples[0].Load(), CopiedSamples: c.samples[1].Load(), Flips: c.flips.Load()}
-		if dir == 1 {
-			x.Op = OpWrite
-		}
-		if size == lineSizes-1 {
-			x.MaxLen = 0
-		}
-		f(x, c)
+		c := l.at(i)
+		f(c.class(i), c)
 	}
 }
 
-// say logs what was decided for c.
+// at is cell i in the order of directions, sizes, kinds, pieces.
+func (l *Lineariser) at(i int) *lineCell {
+	return &l.cells[i/(linePieces*lineKinds*lineSizes)][i/(linePieces*lineKinds)%lineSizes][i/linePieces%lineKinds][i%linePieces]
+}
+
+// class describes cell i.
+func (c *lineCell) class(i int) LineariseClass {
+	size := i / (linePieces * lineKinds) % lineSizes
+	x := LineariseClass{Op: OpRead, MaxLen: 1 << (size + 10), MaxPieces: 2 << (i % linePieces), Broken: i/linePieces%lineKinds == 1,
+		Linear: c.way.Load() == 1, AsIs: c.cost[0].Load() >> lineFrac, Copied: c.cost[1].Load() >> lineFrac,
+		AsIsSamples: c.samples[0].Load(), CopiedSamples: c.samples[1].Load(), Flips: c.flips.Load()}
+	if i >= linePieces*lineKinds*lineSizes {
+		x.Op = OpWrite
+	}
+	if size == lineSizes-1 {
+		x.MaxLen = 0
+	}
+	return x
+}
+
+// say logs what was decided for c: seldom, and so it may take its time.
 func (l *Lineariser) say(c *lineCell, what string) {
-	if l.log == nil {
+	if l.log == nil || !l.log.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}
-	l.each(func(x LineariseClass, at *lineCell) {
-		if at == c {
-			l.log.Info("linearise: "+what, "node", l.name, "decision", x.String())
+	for i := range 2 * lineSizes * lineKinds * linePieces {
+		if l.at(i) == c {
+			l.log.Info("linearise: "+what, "node", l.name, "decision", c.class(i).String())
 		}
-	})
+	}
 }
 
 // lineChoose decides how a request goes that the node takes as it is, unless

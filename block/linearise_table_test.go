@@ -7,6 +7,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // tableRows are the workloads of the published table; each request is pages
@@ -50,7 +51,11 @@ func tableCell(t *testing.T, row, threads int, mode block.LineariseMode) float64
 		vecs[n] = s.scattered(n, 4096, 0)
 	}
 	rnd := bt.NewRand(uint64(row))
-	ns := s.cost.Run(threads, r.n, func(_, i int) {
+	n := r.n
+	if race.Enabled {
+		n /= 10 // the loss that is allowed below is then larger
+	}
+	ns := s.cost.Run(threads, n, func(_, i int) {
 		v := vecs[r.pages(i)]
 		bytes += v.Len()
 		s.one(t, r.op(i), int64(rnd()%uint64(lineStoreSize/v.Len()))*v.Len(), v)
@@ -73,7 +78,11 @@ func TestC5Table(t *testing.T) {
 			always := tableCell(t, row, threads, block.LineariseAlways)
 			auto := tableCell(t, row, threads, block.LineariseAuto)
 			fmt.Fprintf(&table, "%-28s %7d %9.2f %9.2f %9.2f\n", tableRows[row].name, threads, never, always, auto)
-			if auto < 0.97*max(never, always) {
+			allowed := 0.97
+			if race.Enabled {
+				allowed = 0.90 // learning is a tenth of so few requests
+			}
+			if auto < allowed*max(never, always) {
 				t.Errorf("%s, %d threads: auto %.2f MB/s, never %.2f, always %.2f", tableRows[row].name, threads, auto, never, always)
 			}
 			if always < never {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // lineStore is emulated storage with a cost, and a Lineariser in front of it.
@@ -102,7 +103,7 @@ func TestC1SplitRequestsAreLinearised(t *testing.T) {
 			if got := cost.Requests - requests; got != want {
 				t.Errorf("mode %d, wsize %d: %d requests for 50 × 256 KiB, want %d", mode, wsize, got, want)
 			}
-			took[mode] = s.run(t, 1, 5000, block.OpWrite, v)
+			took[mode] = s.run(t, 1, 2000, block.OpWrite, v)
 		}
 		if a, b := took[block.LineariseAuto], took[block.LineariseAlways]; float64(a)*0.95 > float64(b) {
 			t.Errorf("wsize %d: auto took %d ns, always %d", wsize, a, b)
@@ -142,7 +143,11 @@ func TestC3Prediction(t *testing.T) {
 		t.Errorf("%d of the first 2 requests linear, %d reached the server", s.linearised(), s.cost.Requests)
 	}
 	rnd := rand.New(rand.NewPCG(1, 3))
-	for i := range 100_000 {
+	rounds := 100_000
+	if race.Enabled {
+		rounds = 10_000
+	}
+	for i := range rounds {
 		s.cost.MaxRequest = 4096 << rnd.IntN(9)
 		v := randomVec(rnd, s.mem)
 		if got, want := block.PageJoinedRequests(v, s.cost.MaxRequest), int64(len(s.cost.Parts(v))); got != want {

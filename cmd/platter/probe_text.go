@@ -42,6 +42,9 @@ func writeExamination(b *strings.Builder, x *file.Examination) {
 	if x.Allocated >= 0 {
 		fmt.Fprintf(b, ", %s allocated", block.FormatSize(x.Allocated))
 	}
+	if x.Mount != nil {
+		fmt.Fprintf(b, "\nmount: %s", x.Mount)
+	}
 	fmt.Fprintf(b, "\ndirect I/O: %s\n", x.DirectReason)
 	if x.ByPageCache {
 		b.WriteString("  but it is served through the page cache all the same\n")

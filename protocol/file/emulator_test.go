@@ -56,6 +56,7 @@ type fake struct {
 	locked  bool
 	moved   bool // the path leads elsewhere
 	lockErr error
+	mount   *Mount
 }
 
 // ioSeen is a write that reached the emulated storage.
@@ -82,7 +83,7 @@ func (f *fake) xfs() (xfsAnswer, error)       { return f.xfsSays, f.xfsErr }
 func (f *fake) kernel() (major, minor int)    { return f.release[0], f.release[1] }
 func (f *fake) data() (off, n int64, e error) { return f.dataAt, f.dataLen, f.dataErr }
 func (f *fake) isDevice() bool                { return f.devErr == nil }
-func (f *fake) place() placed                 { return placed{} }
+func (f *fake) place() placed                 { return placed{mount: f.mount} }
 func (f *fake) main() descriptor              { return (*fakeDirect)(f) }
 func (f *fake) cached() descriptor            { return (*fakeCached)(f) }
 func (f *fake) newLeaf(*config) block.Leaf    { return nil }

@@ -19,7 +19,9 @@ type Examination struct {
 	FileSystem string `json:"file_system,omitempty"`
 	// Device is the block device that the file lies on, or is: "254:0 vda".
 	Device string `json:"device,omitempty"`
-	Size   int64  `json:"size"`
+	// Mount is how an NFS server is reached.
+	Mount *Mount `json:"mount,omitempty"`
+	Size  int64  `json:"size"`
 	// Allocated is the space that the file takes, in bytes; -1 unknown.
 	Allocated int64 `json:"allocated"`
 	// Direct: direct I/O works. DirectReason says why, or why not.
@@ -55,6 +57,7 @@ type Limit struct {
 type placed struct {
 	device    string
 	allocated int64
+	mount     *Mount // nil: no NFS
 }
 
 // Examine asks every source about the file at path. It only reads, and takes
@@ -99,7 +102,7 @@ func examine(c *config, open opener) (*Examination, error) {
 		x.Kind = "block device"
 	}
 	p := sys.place()
-	x.Device, x.Allocated = p.device, p.allocated
+	x.Device, x.Allocated, x.Mount = p.device, p.allocated, p.mount
 	return x, x.resolve(c, sys, refused)
 }
 

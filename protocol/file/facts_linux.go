@@ -2,6 +2,7 @@ package file
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -253,5 +254,25 @@ func (s *linuxFacts) place() placed {
 	if dir, err := filepath.EvalSymlinks("/sys/dev/block/" + p.device); err == nil {
 		p.device += " " + filepath.Base(dir)
 	}
+	if a, err := s.fileSystem(); err == nil && a.magic == unix.NFS_SUPER_MAGIC {
+		p.mount = readMount(fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	}
 	return p
+}
+
+// readMount finds the mount of device, nil where the kernel tells of none.
+func readMount(device string) *Mount {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxMountInfo))
+	if err != nil {
+		return nil
+	}
+	if m, ok := findMount(string(text), device); ok {
+		return &m
+	}
+	return nil
 }

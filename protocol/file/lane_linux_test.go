@@ -151,7 +151,7 @@ func TestInlineFiles(t *testing.T) {
 func TestReadsAndWritesAllocateNothing(t *testing.T) {
 	for _, m := range append(laneModes(), "aio=io_uring,cache=writeback") {
 		t.Run(m, func(t *testing.T) {
-			e := openEdge(t, makeDisk(t, t.TempDir(), 1<<20+100, ""), m)
+			e := openEdge(t, makeDisk(t, t.TempDir(), 1<<20+100, ""), m+",linearise=never") // a change of that decision is logged
 			few := block.Vec{aligned(t, 4096, 0), aligned(t, 4096, 0)}
 			var many block.Vec
 			for range 64 {

@@ -140,6 +140,7 @@ func (n *node) describe(res *resolution) error {
 		n.reasons = append(n.reasons, what)
 	}
 	i.SetLimits(res.limits)
+	n.linearise(res)
 	n.limits.last = res
 	n.placeTail()
 	return nil
@@ -207,7 +208,8 @@ func (n *node) Close() error { return n.sys.close() }
 // explain tells how the node came to its settings.
 func (n *node) explain() []string {
 	lines := append([]string(nil), n.reasons...)
-	return append(lines, n.limits.explain(n.info.Limits())...)
+	lines = append(lines, n.limits.explain(n.info.Limits())...)
+	return append(lines, n.explainLinearise()...)
 }
 
 var errRefused = block.Errorf(syscall.EINVAL, "the storage refuses the request as misaligned, although it meets every limit that it states")

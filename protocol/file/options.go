@@ -38,6 +38,8 @@ var openOptions = []block.Option{
 		Help: "give space back on discard, or keep it"},
 	{Name: "fallback", Type: block.OptEnum, Default: "error", Enum: []string{"error", "buffered"},
 		Help: "where direct I/O was asked for and cannot be had: fail, or use the page cache"},
+	{Name: "linearise", Type: block.OptEnum, Default: "auto", Enum: []string{"auto", "always", "never"},
+		Help: "direct I/O of several pieces of memory through one buffer; auto: where that is measured to be faster (NFS, mostly)"},
 	{Name: "request-align", Type: block.OptSize, Help: "alignment of offsets and lengths in direct I/O, instead of finding it; for odd storage and tests"},
 	{Name: "mem-align", Type: block.OptSize, Help: "alignment of memory addresses in direct I/O, instead of finding it"},
 	{Name: "segment-align", Type: block.OptSize, Help: "alignment of the length of each element in direct I/O, instead of finding it"},
@@ -68,6 +70,7 @@ type config struct {
 	noFlush      bool
 	aio          string
 	locking      string
+	linearise    string
 	discard      bool
 	fallback     bool
 	forced       forced
@@ -76,7 +79,7 @@ type config struct {
 
 // parseOptions reads checked options.
 func parseOptions(o *block.Options, readOnly bool) (config, error) {
-	c := config{path: o.String("filename"), readOnly: readOnly, cacheName: o.String("cache"), aio: o.String("aio"), locking: o.String("locking"),
+	c := config{path: o.String("filename"), readOnly: readOnly, cacheName: o.String("cache"), aio: o.String("aio"), locking: o.String("locking"), linearise: o.String("linearise"),
 		discard: o.String("discard") == "unmap", fallback: o.String("fallback") == "buffered"}
 	mode := cacheModes[c.cacheName]
 	c.auto, c.direct, c.sync, c.noFlush = c.cacheName == "auto", mode.direct, mode.sync, mode.noFlush

@@ -178,6 +178,7 @@ func (n *node) refresh() error {
 	if err := n.refreshSize(); err != nil {
 		return err
 	}
+	n.lookAtMount()
 	n.limits.mu.Lock()
 	defer n.limits.mu.Unlock()
 	_, err := n.resolveAgain(n.info.Limits())
