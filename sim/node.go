@@ -171,9 +171,20 @@ func (r *run) check(file block.Node) error {
 	return err
 }
 
-// mend opens a corrupt state as its next user does, which must mend it.
+// mend opens a corrupt state as its next user does, which must mend it; or
+// repairs it, where that is what its user has to do.
 func (r *run) mend(nodes []block.Node) error {
-	n, err := r.openOn(nodes, r.Proof.Open, false, nil)
+	vals := maps.Clone(r.Proof.Open)
+	if r.Repair {
+		if vals == nil {
+			vals = block.Values{}
+		}
+		vals["check"] = "on"
+	}
+	n, err := r.openOn(nodes, vals, false, nil)
+	if err == nil && r.Repair {
+		_, _, err = n.check(block.FixErrors | block.FixLeaks)
+	}
 	if err == nil {
 		err = n.close()
 	}
@@ -186,7 +197,11 @@ func (r *run) mend(nodes []block.Node) error {
 // check runs the ability.
 func (o *opened) check(fix block.Fix) (res block.CheckResult, told []string, err error) {
 	err = o.do(block.OpStatus, func(rq *block.Req) error {
-		return o.c.Exclusive(rq, block.PermRead, func(a *block.Abilities) (err error) {
+		perm := block.PermRead
+		if fix != 0 {
+			perm = block.PermWrite
+		}
+		return o.c.Exclusive(rq, perm, func(a *block.Abilities) (err error) {
 			res, err = a.Check(rq, block.CheckOptions{Fix: fix, Report: func(s string) {
 				if len(told) < 20 {
 					told = append(told, s)

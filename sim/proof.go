@@ -36,6 +36,9 @@ type Proof struct {
 	// states one is written to, closed and checked again, and its snapshots
 	// are read.
 	PerMoment, Deep int
+	// Repair: a state that the check calls corrupt may need a repair, which
+	// opening does not do by itself.
+	Repair bool
 	// Between, if not nil, is put between the format and its file.
 	Between func(n *block.Child) block.Node
 	// Flushed, if not nil, is called after each flush of the format and counts

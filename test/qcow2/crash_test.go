@@ -64,7 +64,11 @@ var ways = map[string]func(seed uint64) sim.Proof{
 		return proof(s, with("cluster_size", "1K"), sim.Weights{Write: 10, Zero: 1, Discard: 1, Flush: 3, Snapshot: 5, Reopen: 1})
 	},
 	"snapshots of version 2": func(s uint64) sim.Proof {
-		return proof(s, block.Values{"cluster_size": "1K", "compat": "0.10"}, sim.Weights{Write: 10, Flush: 3, Snapshot: 5, Reopen: 1})
+		// There is no dirty bit that tells the next user to repair: refcounts
+		// that are too high lie beside flags that say they are 1.
+		p := proof(s, block.Values{"cluster_size": "1K", "compat": "0.10"}, sim.Weights{Write: 10, Flush: 3, Snapshot: 5, Reopen: 1})
+		p.Repair = true
+		return p
 	},
 	"resize": func(s uint64) sim.Proof {
 		return proof(s, small, sim.Weights{Write: 10, Flush: 3, Resize: 4, Reopen: 1})
@@ -92,7 +96,7 @@ var ways = map[string]func(seed uint64) sim.Proof{
 	},
 	"small caches": func(s uint64) sim.Proof {
 		p := proof(s, small, sim.Weights{Write: 10, FUA: 1, Zero: 2, Discard: 2, Flush: 1})
-		p.Sectors, p.Steps = 2000, 40
+		p.Sectors, p.Steps = 800, 40
 		p.Open = block.Values{"l2-cache-size": "4K", "l2-cache-entry-size": "512", "refcount-cache-size": "2K"}
 		return p
 	},
@@ -121,7 +125,7 @@ func TestCrashStates(t *testing.T) {
 	seeds := uint64(2)
 	switch {
 	case soak():
-		seeds = 60
+		seeds = 16
 	case race.Enabled:
 		seeds = 1
 	}
@@ -140,7 +144,7 @@ func TestCrashStates(t *testing.T) {
 			all.Add(sum)
 		})
 	}
-	t.Logf("%d states, all sound; %d of them used further; %d with leaks, %d clusters", all.States, all.Deep, all.Leaking, all.Leaks)
+	t.Logf("%d states after %d operations: %d with leaks, %d clusters in all; %d mended, %d used further", all.States, all.Steps, all.Leaking, all.Leaks, all.Mended, all.Deep)
 }
 
 // TestDisorderIsFound: writes that reach the file in no order, as of a format
