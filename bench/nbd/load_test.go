@@ -107,8 +107,6 @@ func (m *memoryServer) answer(rq nbd.Request, data []byte) []byte {
 	return append(head, data...)
 }
 
-const forLong = time.Minute
-
 func TestWritesArriveAndReadsAreChecked(t *testing.T) {
 	m := &memoryServer{disk: make([]byte, 4*mib)}
 	s := m.listen(t)

@@ -43,7 +43,7 @@ func main() {
 
 type options struct {
 	rows, disks, peers string
-	other              string
+	other, qemu        string
 	rounds             int
 	seconds            float64
 	size               int64
@@ -56,6 +56,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.disks, "disks", "", "disks to serve, separated by commas (default: all)")
 	fs.StringVar(&o.peers, "peers", "", "servers to compare, separated by commas (default: all)")
 	fs.StringVar(&o.other, "other", "", "another build of platter to show beside this one")
+	fs.StringVar(&o.qemu, "qemu-nbd", "", "another qemu-nbd to compare with")
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds, of which the median is shown")
 	fs.Float64Var(&o.seconds, "seconds", 2, "length of one run")
 	fs.Int64Var(&o.size, "size", 1<<10, "size of the disks, in MiB")
@@ -119,7 +120,7 @@ func (o *options) plan(dir string) (*plan, error) {
 	if p.disks, err = compare.Choose("disk", disks, func(d disk) string { return d.name }, o.disks); err != nil {
 		return nil, err
 	}
-	if p.peers, err = compare.Choose("peer", peers(filepath.Join(dir, "bin", "platter"), o.other), func(p peer) string { return p.name }, o.peers); err != nil {
+	if p.peers, err = compare.Choose("peer", peers(filepath.Join(dir, "bin", "platter"), o.other, o.qemu), func(p peer) string { return p.name }, o.peers); err != nil {
 		return nil, err
 	}
 	for _, pr := range p.peers {
@@ -141,7 +142,7 @@ func (o *options) printList(w io.Writer) {
 	for _, d := range disks {
 		fmt.Fprintf(w, "disk  %-12s %s\n", d.name, d.about)
 	}
-	for _, p := range peers("", "") {
+	for _, p := range peers("", "", "") {
 		fmt.Fprintf(w, "peer  %s\n", p.name)
 	}
 }

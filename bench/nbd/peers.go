@@ -43,19 +43,25 @@ func (p *place) memory() (string, error) {
 	return name, content.File(name, p.size, true)
 }
 
-// peers are all servers; other is a second build of platter, or "".
-func peers(platter, other string) []peer {
+// peers are all servers; other is a second build of platter, and qemu another
+// qemu-nbd, or "".
+func peers(platter, other, qemu string) []peer {
 	list := []peer{
 		{name: "platter", binary: platter, version: []string{"version"}, serve: func(d disk, at *place) (command, string, bool, error) { return servePlatter(platter, d, at) }},
-		{name: "qemu-nbd", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) { return serveQEMU("io_uring", d, at) }},
+		{name: "qemu-nbd", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) {
+			return serveQEMU("qemu-nbd", "io_uring", d, at)
+		}},
 		{name: "qemu-native", binary: "qemu-nbd", version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) {
 			if d.name != "direct" {
 				return command{}, "", false, nil // Linux AIO needs O_DIRECT
 			}
-			return serveQEMU("native", d, at)
+			return serveQEMU("qemu-nbd", "native", d, at)
 		}},
 		{name: "nbdkit", binary: "nbdkit", version: []string{"--version"}, serve: serveNBDKit},
 		{name: "nbd-server", binary: "nbd-server", version: []string{"-V"}, serve: serveNBDServer},
+	}
+	if qemu != "" {
+		list = append(list, peer{name: "qemu-other", binary: qemu, version: []string{"--version"}, serve: func(d disk, at *place) (command, string, bool, error) { return serveQEMU(qemu, "io_uring", d, at) }})
 	}
 	if other != "" {
 		list = append(list, peer{name: "other", binary: other, version: []string{"version"}, serve: func(d disk, at *place) (command, string, bool, error) {
@@ -71,6 +77,10 @@ func servePlatter(binary string, d disk, at *place) (command, string, bool, erro
 	args := []string{binary, "serve", "--listen", "unix:" + at.socket()}
 	var file, note string
 	var err error
+	if d.image != nil {
+		file, err = d.image.make(at)
+		return command{args: append(args, "--format", "qcow2", "--cache", d.image.cache(), file), socket: at.socket()}, "", true, err
+	}
 	switch d.name {
 	case "null":
 		args = append(args, fmt.Sprintf("null:%d", at.size))
@@ -87,10 +97,15 @@ func servePlatter(binary string, d disk, at *place) (command, string, bool, erro
 	return command{args: args, socket: at.socket()}, note, true, err
 }
 
-func serveQEMU(aio string, d disk, at *place) (command, string, bool, error) {
-	args := []string{"qemu-nbd", "--socket", at.socket(), "--shared=32", "--persistent"}
+func serveQEMU(binary, aio string, d disk, at *place) (command, string, bool, error) {
+	args := []string{binary, "--socket", at.socket(), "--shared=32", "--persistent"}
 	var file, note string
 	var err error
+	if d.image != nil {
+		file, err = d.image.make(at)
+		args = append(args, "-f", "qcow2", "--cache="+d.image.cache(), "--aio="+aio, "--discard=unmap", file)
+		return command{args: args, socket: at.socket()}, "aio=" + aio, true, err
+	}
 	switch d.name {
 	case "null":
 		args = append(args, "--image-opts", fmt.Sprintf("driver=null-co,size=%d,read-zeroes=on", at.size))
@@ -112,6 +127,9 @@ func serveQEMU(aio string, d disk, at *place) (command, string, bool, error) {
 }
 
 func serveNBDKit(d disk, at *place) (command, string, bool, error) {
+	if d.image != nil {
+		return command{}, "", false, nil
+	}
 	args := []string{"nbdkit", "-f", "--unix", at.socket()}
 	var file, note string
 	var unlike bool

@@ -10,6 +10,9 @@ import (
 	"github.com/platter-storage/platter/bench/content"
 )
 
+// forLong is for what is done by count.
+const forLong = 10 * time.Minute
+
 // serveDisk starts a server with its disk, brings the disk to its content and
 // checks that the server serves it.
 func serveDisk(p peer, name string, d disk, at *place) (*server, error) {
@@ -30,7 +33,6 @@ func serveDisk(p peer, name string, d disk, at *place) (*server, error) {
 // bring fills the disk if nobody has yet, and checks contents through the
 // server: reads everywhere, and writes that are read back.
 func bring(s *server, d disk, at *place) error {
-	const forLong = 10 * time.Minute
 	some := workload{random: true, block: 4 * kib, depth: 16, conns: 1}
 	if !d.content {
 		return once(s, some, content.Zeroes, forLong, 256)

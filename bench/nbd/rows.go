@@ -43,6 +43,8 @@ type disk struct {
 	about string
 	// content: it holds what is written to it.
 	content bool
+	// image: it is an image, whose file the servers find made.
+	image *image
 }
 
 var disks = []disk{
@@ -50,4 +52,8 @@ var disks = []disk{
 	{name: "memory", about: "memory of the server's own, or a file on tmpfs where it has none", content: true},
 	{name: "direct", about: "file on the file system of -dir, O_DIRECT where the server can", content: true},
 	{name: "cached", about: "file on the file system of -dir, through the page cache", content: true},
+	{name: "qcow2", about: "qcow2 image, all of it allocated, on the file system of -dir, O_DIRECT", content: true, image: &image{}},
+	{name: "qcow2-shm", about: "qcow2 image, all of it allocated, on tmpfs", content: true, image: &image{shm: true}},
+	{name: "qcow2-el2", about: "qcow2 image with extended L2 entries, all of it allocated, on tmpfs", content: true, image: &image{shm: true, create: "compat=1.1,extended_l2=on,cluster_size=128k"}},
+	{name: "qcow2-backed", about: "empty qcow2 image over a full one, on tmpfs: what is written is copied", content: true, image: &image{shm: true, backed: true}},
 }
