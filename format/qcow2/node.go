@@ -66,11 +66,11 @@ type node struct {
 
 // nodeOptions are those of opening.
 type nodeOptions struct {
-	l2Bytes, refBytes, sliceBytes             int64
-	passRequest, passSnapshot, passOther      bool
-	keepUnmapped, lazy, explicitBack, noGuard bool
-	readOnly                                  bool
-	snapshot                                  string // what is shown instead of the disk
+	l2Bytes, refBytes, sliceBytes        int64
+	passRequest, passSnapshot, passOther bool
+	keepUnmapped, noGuard                bool
+	readOnly                             bool
+	snapshot                             string // what is shown instead of the disk
 }
 
 // extent is a run of host clusters, in bytes.

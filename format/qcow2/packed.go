@@ -97,7 +97,7 @@ func (n *node) unpack(rq *block.Req, e uint64) ([]byte, error) {
 		return nil, errEntry("the compressed cluster at %d lies beyond the end of the file, which has %d bytes: repair the image (check -r all)", off, n.file.Size())
 	}
 	length = min(length, n.file.Size()-off)
-	src, err := n.copies.take(rq, length)
+	src, err := n.copies.take(rq)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (n *node) writeCompressed(rq *block.Req, off int64, v block.Vec) error {
 	if n.external() {
 		return block.ErrNotSupported
 	}
-	buf, err := n.copies.take(rq, 2*n.clusterSize())
+	buf, err := n.copies.take(rq)
 	if err != nil {
 		return err
 	}

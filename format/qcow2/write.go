@@ -254,7 +254,7 @@ func (n *node) writeAround(rq *block.Req, f *fresh, v block.Vec) error {
 	if head+tail == 0 {
 		return n.writeStored(rq, host, v, 0)
 	}
-	buf, err := n.copies.take(rq, head+tail)
+	buf, err := n.copies.take(rq)
 	if err != nil {
 		return err
 	}

@@ -5,11 +5,10 @@
 package policy
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"github.com/platter-storage/platter/block"
 )
 
 // MaxName bounds a name in an image in bytes, as in the reference.
@@ -24,9 +23,9 @@ func Follow(image, name, option string, trust bool) (string, error) {
 	scheme, _, ok := strings.Cut(name, ":")
 	switch {
 	case name == "" || len(name) > MaxName || strings.ContainsRune(name, 0):
-		return "", block.Errorf(syscall.EINVAL, "%s: the name of its %s has %d bytes, or a zero byte; at most %d are possible", image, option, len(name), MaxName)
+		return "", refuse(syscall.EINVAL, "%s: the name of its %s has %d bytes, or a zero byte; at most %d are possible", image, option, len(name), MaxName)
 	case ok && !strings.Contains(scheme, "/"):
-		return "", block.Errorf(syscall.EPERM, "%s: its %s is %q, which is no path: an image cannot choose a protocol; if you trust it, name the node yourself: %s.driver=…", image, option, name, option)
+		return "", refuse(syscall.EPERM, "%s: its %s is %q, which is no path: an image cannot choose a protocol; if you trust it, name the node yourself: %s.driver=…", image, option, name, option)
 	}
 	path := name
 	if !filepath.IsAbs(path) {
@@ -35,7 +34,7 @@ func Follow(image, name, option string, trust bool) (string, error) {
 	if trust || below(filepath.Dir(image), path) {
 		return path, nil
 	}
-	return "", block.Errorf(syscall.EPERM, "%s: its %s is %q, outside the image's folder; if you trust the image, add trust=on, or name the file yourself: %s.driver=…", image, option, name, option)
+	return "", refuse(syscall.EPERM, "%s: its %s is %q, outside the image's folder; if you trust the image, add trust=on, or name the file yourself: %s.driver=…", image, option, name, option)
 }
 
 // below reports whether path lies in dir or a folder below, links resolved. What
@@ -63,4 +62,17 @@ func inside(dir, path string) bool {
 	}
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+}
+
+// refusal is a reason in words, with the errno that programs look for.
+type refusal struct {
+	errno syscall.Errno
+	msg   string
+}
+
+func (r *refusal) Error() string { return r.msg }
+func (r *refusal) Unwrap() error { return r.errno }
+
+func refuse(errno syscall.Errno, format string, args ...any) error {
+	return &refusal{errno, fmt.Sprintf(format, args...)}
 }
