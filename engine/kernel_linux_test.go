@@ -312,7 +312,7 @@ func TestForget(t *testing.T) {
 		} else {
 			q.Forget(f)
 		}
-		for range 100 { // the kernel lets go of it a little later
+		for range 6000 { // the kernel lets go of it a little later
 			if _, err = unix.Read(p[0], b[:]); err == nil {
 				break
 			}

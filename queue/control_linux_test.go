@@ -477,10 +477,16 @@ func TestIdleIsIdle(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		return q.asleep.Load() && q.Stats().Sleeps == s
 	})
-	ns, runs := threadNs(t, tid)
-	time.Sleep(300 * time.Millisecond)
-	ns2, runs2 := threadNs(t, tid)
-	if runs2 > runs+2 { // the runtime may interrupt it for a collection
-		t.Errorf("an idle loop ran %d times in 300 ms, %d ns", runs2-runs, ns2-ns)
+	// The runtime may interrupt it for a collection, so it may take several
+	// looks. One that wakes by itself is idle in none.
+	for look := range 20 {
+		ns, runs := threadNs(t, tid)
+		time.Sleep(300 * time.Millisecond)
+		ns2, runs2 := threadNs(t, tid)
+		if runs2 <= runs+2 {
+			return
+		}
+		t.Logf("look %d: an idle loop ran %d times in 300 ms, %d ns", look, runs2-runs, ns2-ns)
 	}
+	t.Error("the loop is never idle")
 }

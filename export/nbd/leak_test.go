@@ -19,7 +19,7 @@ func noLeaks(t testing.TB) {
 	fds := descriptors(t)
 	t.Cleanup(func() {
 		var left string
-		for range 200 {
+		for range 6000 { // a minute: test machines are slow
 			runtime.Gosched()
 			if left = leftovers(t, fds); left == "" {
 				return

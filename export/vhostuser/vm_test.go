@@ -135,7 +135,7 @@ func noLeaks(t testing.TB) {
 	before := held(t)
 	t.Cleanup(func() {
 		var now holding
-		for range 200 {
+		for range 6000 { // a minute: test machines are slow
 			if now = held(t); now.fds <= before.fds && now.maps <= before.maps && now.sessions == "" {
 				return
 			}
