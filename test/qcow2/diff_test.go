@@ -390,9 +390,17 @@ func oneScript(t *testing.T, k kind, seed uint64) {
 	equal(t, what+", their image through us", readOurs(t, theirs, nil), want)
 	equal(t, what+", our image through us", readOurs(t, ours, nil), want)
 	equal(t, what+", our image through them", readTheirs(t, ours), want)
-	if seed%2 == 0 && k.name != "v2" { // where the reference unmaps what is zeroed
+	if seed%2 == 0 && k.mapsAgree(acts) {
 		sameMap(t, what, theirMap(t, theirs), theirMap(t, ours))
 	}
+}
+
+// mapsAgree is false where the maps are known to differ (docs/qcow2-proof.md):
+// the reference unmaps what is zeroed in version 2, and keeps subclusters apart
+// when it copies a cluster that a snapshot shares.
+func (k kind) mapsAgree(acts []act) bool {
+	shared := slices.ContainsFunc(acts, func(a act) bool { return a.kind == "snapshot" })
+	return k.name != "v2" && !(strings.HasPrefix(k.name, "extended") && shared)
 }
 
 func sameMap(t *testing.T, what string, theirs, ours []mapped) {
