@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -146,6 +148,54 @@ func memory(t testing.TB, env *block.Env, size string) *block.Instance {
 	return blocktest.Open(t, env, block.Values{"driver": "mem", "size": size}, nil)
 }
 
+// warm waits for all connections, and has both sides make on each what they
+// make once.
+func warm(t testing.TB, in *block.Instance) {
+	t.Helper()
+	var places int
+	await(t, "all connections", func() bool {
+		var up int
+		up, places = connections(t, in)
+		return up == places
+	})
+	c, err := in.NewChild("warm", block.RoleRoot, block.PermRead|block.PermWrite, block.PermAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cl, b := blocktest.NewClient(t, c), make([]byte, 64<<10)
+	for range 140 * places {
+		if err := errors.Join(cl.Write(0, 0, b[:4096]), cl.Write(0, 0, b), cl.Read(0, b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// connections is how many there are, and how many there are to be.
+func connections(t testing.TB, in *block.Instance) (up, places int) {
+	t.Helper()
+	lines := in.Info().Abilities.Explain()
+	if _, err := fmt.Sscanf(lines[1], "nbd: %d of %d connections", &up, &places); err != nil {
+		t.Fatalf("%q: %v", lines[1], err)
+	}
+	return up, places
+}
+
+// explained is all that a node says of itself.
+func explained(in *block.Instance) string {
+	return strings.Join(in.Info().Abilities.Explain(), "\n")
+}
+
+// await waits until f holds.
+func await(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not there after %v", what, patience)
+		}
+	}
+}
+
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -162,7 +212,9 @@ func TestConformance(t *testing.T) {
 				env := blocktest.NewEnv(t)
 				vals := serve(t, memory(t, env, c.size), export.Config{}, c.exp).values(c.vals)
 				vals["export"] = c.exp.Name
-				return blocktest.Edge(t, blocktest.Open(t, env, vals, nil))
+				in := blocktest.Open(t, env, vals, nil)
+				warm(t, in)
+				return blocktest.Edge(t, in)
 			}, blocktest.Options{NoAllocations: true})
 		})
 	}

@@ -84,16 +84,20 @@ func open(ctx context.Context, a *block.OpenArgs) (block.Node, error) {
 		places = cfg.connections
 	}
 	n.places = make([]place, places)
-	c := n.use(&n.places[0], client)
-	for i := range n.places {
-		n.keep.Add(1)
-		n.env.Go(func() {
-			defer n.keep.Done()
-			n.keepPlace(&n.places[i], c)
-		})
-		c = nil // the others come as they can
+	n.start(0, n.use(&n.places[0], client))
+	for i := 1; i < places; i++ {
+		n.start(i, nil) // these come as they can
 	}
 	return n, nil
+}
+
+// start has the place at i kept, where c is now.
+func (n *node) start(i int, c *conn) {
+	n.keep.Add(1)
+	n.env.Go(func() {
+		defer n.keep.Done()
+		n.keepPlace(&n.places[i], c)
+	})
 }
 
 // suits reports what keeps the disk from being opened.

@@ -122,7 +122,9 @@ func NewClient(s *ClientSession, opts ClientOptions) (*Client, error) {
 		calls: make([]call, n), free: make(chan *call, n), dead: make(chan struct{}),
 		queue: make([]*call, 0, n), spare: make([]*call, 0, n),
 	}
+	spans := make([]span, n) // what arrives in one piece allocates nothing
 	for i := range cl.calls {
+		cl.calls[i].got.spans = spans[i : i : i+1]
 		cl.calls[i].slot = uint32(i)
 		cl.calls[i].done = make(chan struct{}, 1)
 		cl.free <- &cl.calls[i]
