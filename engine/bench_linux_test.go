@@ -148,30 +148,18 @@ func BenchmarkQueue(b *testing.B) {
 	for _, file := range benchFiles(b) {
 		for _, depth := range []int{1, 32} {
 			for _, kind := range kindsHere() {
-				for _, fixed := range []bool{false, true} {
-					if fixed && kind != Uring {
-						continue
-					}
-					name := fmt.Sprintf("%s/%d/%v", file.name, depth, kind)
-					if fixed {
-						name += "-fixed"
-					}
-					b.Run(name, func(b *testing.B) { benchQueue(b, kind, file.f, depth, fixed) })
-				}
+				name := fmt.Sprintf("%s/%d/%v", file.name, depth, kind)
+				b.Run(name, func(b *testing.B) { benchQueue(b, kind, file.f, depth) })
 			}
 		}
 	}
 }
 
-func benchQueue(b *testing.B, kind Kind, f *File, depth int, fixed bool) {
+func benchQueue(b *testing.B, kind Kind, f *File, depth int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	mem := aligned(depth * benchBlock)
-	cfg := Config{Depth: depth, Owner: Locked}
-	if fixed {
-		cfg.Buffers = [][]byte{mem}
-	}
-	q, err := New(kind, cfg)
+	q, err := New(kind, Config{Depth: depth, Owner: Locked})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -203,7 +191,4 @@ func benchQueue(b *testing.B, kind Kind, f *File, depth int, fixed bool) {
 		}
 	}
 	m.report(b, depth)
-	if fixed != (q.Stats().Fixed > 0) {
-		b.Errorf("%s: %+v", q.Reason(), q.Stats())
-	}
 }

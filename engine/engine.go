@@ -77,11 +77,6 @@ type Config struct {
 	// Yields: a Locked owner has reserved no processor, and gives its own
 	// back whenever it waits.
 	Yields bool
-	// Buffers are the ranges to register with a ring: guest memory, arenas of
-	// buffers. They must stay mapped until Close. Ranges above 1 GiB are cut.
-	// Without them, or where registration fails, everything works as well,
-	// at a little more cost; Reason says so.
-	Buffers [][]byte
 	// Workers is how many threads an engine of threads may use: 1 to
 	// MaxWorkers, 0 means as many as Depth, to at most 16.
 	Workers int
@@ -137,7 +132,6 @@ type Stats struct {
 	Syscalls uint64 // submissions to the kernel
 	Retries  uint64 // submissions repeated because the kernel was short of something
 	Refused  uint64 // requests that the kernel did not take
-	Fixed    uint64 // requests through registered buffers
 	Stale    uint64 // completions that belong to no request: never delivered
 }
 

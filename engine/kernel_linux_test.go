@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/platter-storage/platter/internal/rawio"
-	"github.com/platter-storage/platter/internal/sys"
 )
 
 // Memory that is not there is EFAULT; a device's error is EIO.
@@ -354,61 +353,6 @@ func TestManyFiles(t *testing.T) {
 	}
 }
 
-// Registered buffers are used where a request's one element lies within one.
-func TestRegisteredBuffers(t *testing.T) {
-	one, m1, err := sys.MapAligned(1<<20, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sys.Unmap(m1)
-	two, m2, err := sys.MapAligned(1<<20, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sys.Unmap(m2)
-	f := openTest(t, Direct|Registrable)
-	eachQueue(t, Config{Depth: 4, Buffers: [][]byte{one, two}}, func(t *testing.T, q Queue, kind Kind) {
-		if kind != Uring {
-			return
-		}
-		if !strings.Contains(q.Reason(), "2 registered buffers") {
-			t.Errorf("reason: %s", q.Reason())
-		}
-		for i := range one {
-			one[i], two[i] = byte(i*3), 0
-		}
-		for _, c := range []struct {
-			kind  rawio.Kind
-			vec   [][]byte
-			fixed bool
-		}{
-			{rawio.Write, [][]byte{one}, true},
-			{rawio.Read, [][]byte{two[4096:8192]}, true},
-			{rawio.Read, [][]byte{two[len(two)-512:]}, true},
-			{rawio.Read, [][]byte{aligned(4096)}, false},
-			{rawio.Read, [][]byte{two[:4096], two[8192:12288]}, false},
-			{rawio.Write, [][]byte{one[:4096]}, true},
-		} {
-			before := q.Stats().Fixed
-			io := &rawio.IO{Kind: c.kind, Vec: c.vec, Sync: c.kind == rawio.Write}
-			run(t, q, f, io)
-			n := 0
-			for _, e := range c.vec {
-				for i, b := range e {
-					if b != byte((n+i)*3) {
-						t.Fatalf("%v: byte %d is %d", c.kind, n+i, b)
-					}
-				}
-				n += len(e)
-			}
-			ok(t, io, n)
-			if (q.Stats().Fixed > before) != c.fixed {
-				t.Errorf("%v of %d bytes: through a registered buffer is %v, want %v", c.kind, n, !c.fixed, c.fixed)
-			}
-		}
-	})
-}
-
 // onThread runs f on a thread that is thrown away afterwards: what f does to
 // the thread's rights does not spread.
 func onThread(f func()) {
@@ -419,62 +363,6 @@ func onThread(f func()) {
 		f()
 	}()
 	<-done
-}
-
-// A limit on locked memory that is too low for the buffers costs nothing but
-// their registration, and the reason says so.
-func TestMemlockTooLow(t *testing.T) {
-	buf, m, err := sys.MapAligned(4<<20, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sys.Unmap(m)
-	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 64 << 10, Max: old.Max}); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old)
-	f := openTest(t, Direct)
-	onThread(func() {
-		dropCapability(t, unix.CAP_IPC_LOCK)
-		q, err := New(Uring, Config{Depth: 4, Owner: Locked, Buffers: [][]byte{buf}})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer q.Close()
-		for _, want := range []string{"not registered", "RLIMIT_MEMLOCK of 64 KiB", "4096 KiB"} {
-			if !strings.Contains(q.Reason(), want) {
-				t.Errorf("the reason does not say %q: %s", want, q.Reason())
-			}
-		}
-		io := &rawio.IO{Kind: rawio.Write, Vec: [][]byte{buf}, Done: func(*rawio.IO) {}}
-		q.Prep(io, f)
-		_ = q.Submit()
-		for q.InFlight() > 0 {
-			_ = q.Wait(time.Second)
-			q.Reap(0)
-		}
-		if io.Err != nil || io.N != len(buf) || q.Stats().Fixed != 0 {
-			t.Errorf("%d bytes, error %v, %+v", io.N, io.Err, q.Stats())
-		}
-	})
-}
-
-// dropCapability takes a capability from the calling thread.
-func dropCapability(t *testing.T, c uint) {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		t.Error(err)
-	}
-	data[c/32].Effective &^= 1 << (c % 32)
-	if err := unix.Capset(&hdr, &data[0]); err != nil {
-		t.Error(err)
-	}
 }
 
 // A filter that forbids io_uring and AIO, as container profiles do: errors say

@@ -35,8 +35,8 @@ type Shared struct {
 	workers *workers
 }
 
-// NewShared makes an engine of the kind that was asked for. cfg.Depth and
-// cfg.Buffers are for each of its queues, cfg.Owner is not used.
+// NewShared makes an engine of the kind that was asked for. cfg.Depth is
+// for each of its queues, cfg.Owner is not used.
 func NewShared(kind Kind, cfg Config) (*Shared, error) {
 	return newShared(kind, cfg, inlineCalls)
 }

@@ -29,7 +29,6 @@ const (
 	enterExtArg         = 1 << 3
 	enterRegisteredRing = 1 << 4
 
-	registerBuffers     = 0
 	registerFiles       = 2
 	registerEventfd     = 4
 	registerFilesUpdate = 6
@@ -41,8 +40,6 @@ const (
 	opReadv      = 1
 	opWritev     = 2
 	opFsync      = 3
-	opReadFixed  = 4
-	opWriteFixed = 5
 	opPollAdd    = 6
 	opPollRemove = 7
 	opRead       = 22
@@ -65,8 +62,7 @@ type sqe struct {
 	len      uint32
 	opFlags  uint32
 	userData uint64
-	bufIndex uint16
-	_        uint16
+	_        [2]uint16
 	_        int32
 	_        [2]uint64
 }

@@ -33,8 +33,6 @@ type uring struct {
 	haveFiles  bool
 	lastFile   *File // where place found it
 	lastPlace  int
-	ranges     []memRange // registered buffers
-	lastRange  int
 	fd         int     // the ring
 	enterFd    int     // the ring, as uringEnter wants it
 	enterFlags uintptr // enterRegisteredRing or 0
@@ -52,7 +50,6 @@ type uring struct {
 	params   uringParams
 	wakeFd   int
 	notify   int // eventfd or -1
-	notes    []string
 }
 
 type watch struct {
@@ -61,9 +58,6 @@ type watch struct {
 	gen   uint32
 	lost  bool // the kernel has ended the poll, and it could not be armed again
 }
-
-// memRange is a registered buffer.
-type memRange struct{ lo, hi uintptr }
 
 func (r *uring) Depth() int    { return len(r.table.ios) }
 func (r *uring) InFlight() int { return r.table.busy() + int(r.refused.n.Load()) }
@@ -85,9 +79,9 @@ func (r *uring) Prep(io *rawio.IO, f *File) bool {
 	}
 	switch io.Kind {
 	case rawio.Read:
-		r.transfer(e, slot, io.Vec, opRead, opReadv, opReadFixed)
+		r.transfer(e, slot, io.Vec, opRead, opReadv)
 	case rawio.Write:
-		r.transfer(e, slot, io.Vec, opWrite, opWritev, opWriteFixed)
+		r.transfer(e, slot, io.Vec, opWrite, opWritev)
 		if io.Sync {
 			e.opFlags = unix.RWF_DSYNC
 		}
@@ -97,37 +91,14 @@ func (r *uring) Prep(io *rawio.IO, f *File) bool {
 	return true
 }
 
-// transfer chooses among the three ways to name memory.
-func (r *uring) transfer(e *sqe, slot uint32, vec [][]byte, plain, vectored, fixed uint8) {
+// transfer chooses between the two ways to name memory.
+func (r *uring) transfer(e *sqe, slot uint32, vec [][]byte, plain, vectored uint8) {
 	if len(vec) != 1 {
 		e.opcode, e.addr, e.len = vectored, uint64(r.table.iov.fill(slot, vec)), uint32(len(vec))
 		return
 	}
 	b := vec[0]
 	e.opcode, e.addr, e.len = plain, uint64(sys.Addr(b)), uint32(min(len(b), maxTransfer))
-	if i := r.rangeOf(b); i >= 0 {
-		e.opcode, e.bufIndex = fixed, uint16(i)
-		r.stats.Fixed++
-	}
-}
-
-// rangeOf is the registered buffer that b lies in, -1 if none.
-func (r *uring) rangeOf(b []byte) int {
-	if len(r.ranges) == 0 || len(b) == 0 {
-		return -1
-	}
-	lo := sys.Addr(b)
-	hi := lo + uintptr(len(b))
-	if g := r.ranges[r.lastRange]; lo >= g.lo && hi <= g.hi {
-		return r.lastRange
-	}
-	for i, g := range r.ranges {
-		if lo >= g.lo && hi <= g.hi {
-			r.lastRange = i
-			return i
-		}
-	}
-	return -1
 }
 
 // place is f's place in the table of registered files, -1 if it has none.

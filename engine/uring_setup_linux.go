@@ -7,12 +7,7 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/platter-storage/platter/internal/sys"
 )
-
-// maxRange is the most memory that one registered buffer may have.
-const maxRange = 1 << 30
 
 // optional are the set-up flags that a ring can do without, newest first: on
 // a kernel that does not know one the ring is made without it.
@@ -67,7 +62,6 @@ func (r *uring) open(cfg Config) error {
 		r.nameRing()
 	}
 	r.haveFiles = uringRegisterEmptyFiles(r.fd, regFiles) == 0
-	r.registerBuffers(cfg.Buffers)
 	efd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -139,7 +133,7 @@ func (r *uring) tooOld() string {
 	if errno := uringOps(r.fd, &probe); errno != 0 {
 		return fmt.Sprintf("the kernel does not list its io_uring operations (%v): use Linux 5.13 or later, or aio=threads", errno)
 	}
-	for _, op := range []uint8{opReadv, opWritev, opFsync, opReadFixed, opWriteFixed, opPollAdd, opPollRemove, opRead, opWrite} {
+	for _, op := range []uint8{opReadv, opWritev, opFsync, opPollAdd, opPollRemove, opRead, opWrite} {
 		if probe.ops[op].flags&probeOpSupported == 0 {
 			return fmt.Sprintf("the kernel's io_uring lacks operation %d: use Linux 5.13 or later, or aio=threads", op)
 		}
@@ -153,44 +147,6 @@ func (r *uring) nameRing() {
 	if n, errno := uringRegisterRing(r.fd); errno == 0 {
 		r.enterFd, r.enterFlags = n, enterRegisteredRing
 	}
-}
-
-// registerBuffers pins the caller's ranges, all or none.
-func (r *uring) registerBuffers(bufs [][]byte) {
-	var cut [][]byte
-	for _, b := range bufs {
-		for ; len(b) > maxRange; b = b[maxRange:] {
-			cut = append(cut, b[:maxRange])
-		}
-		if len(b) > 0 {
-			cut = append(cut, b)
-		}
-	}
-	if len(cut) == 0 {
-		return
-	}
-	if errno := uringRegisterBuffers(r.fd, cut); errno != 0 {
-		r.notes = append(r.notes, bufferRefusal(errno, cut))
-		return
-	}
-	for _, b := range cut {
-		r.ranges = append(r.ranges, memRange{sys.Addr(b), sys.Addr(b) + uintptr(len(b))})
-	}
-}
-
-func bufferRefusal(errno syscall.Errno, bufs [][]byte) string {
-	total := 0
-	for _, b := range bufs {
-		total += len(b)
-	}
-	why := errno.Error()
-	if errno == syscall.ENOMEM {
-		var lim unix.Rlimit
-		if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) == nil {
-			why = fmt.Sprintf("RLIMIT_MEMLOCK of %d KiB is too low: raise it (ulimit -l, LimitMEMLOCK=)", lim.Cur>>10)
-		}
-	}
-	return fmt.Sprintf("buffers of %d KiB are not registered, which costs a little CPU: %s", total>>10, why)
 }
 
 // Reason lists what the ring has got.
@@ -207,11 +163,7 @@ func (r *uring) Reason() string {
 	if r.haveFiles {
 		has = append(has, "registered files")
 	}
-	if len(r.ranges) > 0 {
-		has = append(has, fmt.Sprintf("%d registered buffers", len(r.ranges)))
-	}
-	s := fmt.Sprintf("io_uring with %d slots: %s", r.Depth(), strings.Join(has, ", "))
-	return strings.Join(append([]string{s}, r.notes...), "; ")
+	return fmt.Sprintf("io_uring with %d slots: %s", r.Depth(), strings.Join(has, ", "))
 }
 
 // uringRefusal says in words why the kernel makes no ring, and what to do.

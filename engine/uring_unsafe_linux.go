@@ -104,16 +104,6 @@ func uringRegister(fd int, op uintptr, arg unsafe.Pointer, n int) (int, syscall.
 	return int(r), errno
 }
 
-// uringRegisterBuffers registers ranges of memory, all or none.
-func uringRegisterBuffers(fd int, bufs [][]byte) syscall.Errno {
-	iov := make([]iovec, len(bufs))
-	for i, b := range bufs {
-		iov[i] = iovec{uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))}
-	}
-	_, errno := uringRegister(fd, registerBuffers, unsafe.Pointer(unsafe.SliceData(iov)), len(iov))
-	return errno
-}
-
 // uringRegisterEmptyFiles makes a table of n registered files, all empty.
 func uringRegisterEmptyFiles(fd, n int) syscall.Errno {
 	fds := make([]int32, n)
