@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"syscall"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/policy"
 )
 
 // CreateOptions say what to create.
@@ -82,6 +84,11 @@ func createFormat(ctx context.Context, env *block.Env, name string, format, drv 
 	if err := drv.Create(ctx, &block.CreateArgs{Env: env, Options: opts}); err != nil {
 		return err
 	}
+	if data := own["data_file"]; data != "" {
+		if err := createData(ctx, env, proto["filename"], data, o); err != nil {
+			return err
+		}
+	}
 	g := New(env)
 	inst, err := g.Add(ctx, vals.Sub("file"), false)
 	if err != nil {
@@ -97,6 +104,19 @@ func createFormat(ctx context.Context, env *block.Env, name string, format, drv 
 	}
 	file.Close()
 	return errors.Join(err, g.Close())
+}
+
+// createData makes the external data file of an image, unless it is there: then
+// its content is the user's affair.
+func createData(ctx context.Context, env *block.Env, image, data string, o CreateOptions) error {
+	path, err := policy.Follow(image, data, "data-file", true)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err == nil && !o.Overwrite {
+		return nil
+	}
+	return Create(ctx, env, Disk{Name: path, Format: "raw"}, CreateOptions{Size: o.Size, Overwrite: o.Overwrite})
 }
 
 // createOptions are those of proto that creation has, and o's.

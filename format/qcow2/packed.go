@@ -13,7 +13,8 @@ type packedCache struct {
 	mu   sync.Mutex
 	have [packedKept]unpacked
 	next int
-	era  uint64 // clusters decompressed in an earlier era are not kept
+	// filled says that there is anything.
+	filled bool
 }
 
 // packedKept is how many clusters an image keeps decompressed.
@@ -24,39 +25,36 @@ type unpacked struct {
 	b     []byte
 }
 
-// forget drops all: compressed clusters have been unmapped, and their places may
-// be another's soon.
+// forget drops all: a host cluster is free, and what is next compressed into it
+// may have the same descriptor as what was there.
 func (c *packedCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.have = [packedKept]unpacked{}
-	c.era++
+	if c.filled {
+		c.have, c.filled = [packedKept]unpacked{}, false
+	}
 }
 
 // copyOut copies from a cluster that is there.
-func (c *packedCache) copyOut(entry uint64, from int64, v block.Vec) (ok bool, era uint64) {
+func (c *packedCache) copyOut(entry uint64, from int64, v block.Vec) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.have {
 		if u := &c.have[i]; u.b != nil && u.entry == entry {
 			copyTo(v, u.b[from:])
-			return true, c.era
+			return true
 		}
 	}
-	return false, c.era
+	return false
 }
 
-// add takes a cluster and gives back the one that it replaces, if any.
-func (c *packedCache) add(entry uint64, b []byte, era uint64) []byte {
+// add takes a cluster that the caller has looked up and pinned: it is not free
+// before he is done.
+func (c *packedCache) add(entry uint64, b []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if era != c.era {
-		return b
-	}
-	old := c.have[c.next].b
-	c.have[c.next] = unpacked{entry, b}
+	c.have[c.next], c.filled = unpacked{entry, b}, true
 	c.next = (c.next + 1) % packedKept
-	return old
 }
 
 func copyTo(v block.Vec, b []byte) {
@@ -77,8 +75,7 @@ func (l *layout) packedPlace(e uint64) (off, n int64) {
 
 // readPacked reads from a compressed cluster.
 func (n *node) readPacked(rq *block.Req, e uint64, from int64, v block.Vec) error {
-	ok, era := n.packed.copyOut(e, from, v)
-	if ok {
+	if n.packed.copyOut(e, from, v) {
 		return nil
 	}
 	b, err := n.unpack(rq, e)
@@ -86,7 +83,7 @@ func (n *node) readPacked(rq *block.Req, e uint64, from int64, v block.Vec) erro
 		return err
 	}
 	copyTo(v, b[from:])
-	n.packed.add(e, b, era)
+	n.packed.add(e, b)
 	return nil
 }
 

@@ -117,6 +117,7 @@ func (n *node) release(rq *block.Req, x extent) error {
 		}
 		if have == 1 {
 			n.guard.gone(c)
+			n.packed.forget() // readers who had looked it up are done
 			n.refs.hint = min(n.refs.hint, c)
 			if c == n.packedAt>>n.clusterBits {
 				n.packedAt = 0

@@ -351,7 +351,6 @@ func (n *node) dropOld(old entry, pass bool) {
 	switch {
 	case old.e&entryCompressed != 0:
 		off, length := n.packedPlace(old.e)
-		n.packed.forget()
 		n.unmapped(extent{off: off, n: length})
 	case n.external():
 	case old.e&entryOffset != 0:

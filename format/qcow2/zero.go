@@ -12,6 +12,15 @@ func (n *node) WriteZeroes(rq *block.Req, off, length int64, fl block.Flags) err
 	if n.version < 3 && (n.backing != nil || fl&block.MayUnmap == 0) {
 		return block.ErrNotSupported // version 2 has no zero clusters
 	}
+	if err := n.writable(); err != nil {
+		return err
+	}
+	if k := min(length, n.data.Size()-off); n.rawData() && k > 0 {
+		// Whoever reads the data file by itself finds zeroes too.
+		if err := n.data.WriteZeroes(rq, off, k, fl&block.MayUnmap); err != nil {
+			return err
+		}
+	}
 	unit := int64(1) << n.subBits
 	first, last := (off+unit-1)&^(unit-1), (off+length)&^(unit-1)
 	if off+length == int64(n.size) {
@@ -74,8 +83,14 @@ func (n *node) zeroBytes(rq *block.Req, off, length int64, fl block.Flags) error
 // Discard gives clusters up. What was the disk's own reads as zeroes then; a
 // cluster of the backing file does not come back to light.
 func (n *node) Discard(rq *block.Req, off, length int64) error {
+	if n.rawData() {
+		return n.WriteZeroes(rq, off, length, block.MayUnmap)
+	}
 	return n.unmapRange(rq, off, length, n.discarded, 0)
 }
+
+// rawData reports whether the external data file is the disk as it is.
+func (n *node) rawData() bool { return n.external() && n.autoclear&featRawData != 0 }
 
 // unmapRange changes the entries of a range by f, which is given the part of
 // each cluster in bytes, and says whether the old place goes.
