@@ -14,26 +14,12 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/testutil"
 	"github.com/platter-storage/platter/virtio"
 )
 
 // lines is a log that tests read.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lines struct{ testutil.Output }
 
 func (l *lines) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 

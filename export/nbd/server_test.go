@@ -1,7 +1,6 @@
 package nbd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +9,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/testutil"
 	_ "github.com/platter-storage/platter/protocol/file"
 	_ "github.com/platter-storage/platter/protocol/mem"
 	_ "github.com/platter-storage/platter/protocol/null"
@@ -29,32 +28,15 @@ type rig struct {
 	*Server
 	t    testing.TB
 	addr string
-	log  *logBuffer
+	log  *testutil.Output
 	env  *block.Env
-}
-
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // newRig starts a server for tests with the exports given. The test fails if
 // the server does not shut down in the end, or leaves a goroutine.
 func newRig(t testing.TB, env *block.Env, cfg Config, exports ...Export) *rig {
 	t.Helper()
-	r := &rig{t: t, addr: filepath.Join(t.TempDir(), "s"), log: &logBuffer{}, env: env}
+	r := &rig{t: t, addr: filepath.Join(t.TempDir(), "s"), log: &testutil.Output{}, env: env}
 	cfg.Env = env
 	cfg.Log = slog.New(slog.NewTextHandler(r.log, nil))
 	noLeaks(t)

@@ -24,13 +24,13 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 type server struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	log *logBuffer
+	log *testutil.Output
 }
 
 // startServer starts platter serve and waits until it is ready.
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	s := &server{t: t, cmd: exec.Command(testutil.Binary(t), append([]string{"serve"}, args...)...), log: &logBuffer{}}
+	s := &server{t: t, cmd: exec.Command(testutil.Binary(t), append([]string{"serve"}, args...)...), log: &testutil.Output{}}
 	s.cmd.Stderr = s.log
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	"github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/testutil"
 	"github.com/platter-storage/platter/virtio"
 	wire "github.com/platter-storage/platter/wire/vhostuser"
 )
@@ -28,30 +29,12 @@ const patience = 2 * time.Minute
 
 const mib = 1 << 20
 
-// logBuffer collects what was logged.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // rig is a device on a socket, ended with the test.
 type rig struct {
 	*Device
 	t      testing.TB
 	socket string
-	log    *logBuffer
+	log    *testutil.Output
 	disk   *blocktest.Emulator
 	in     *block.Instance
 	child  *block.Child
@@ -74,7 +57,7 @@ func newRig(t testing.TB, disk blocktest.EmulatorConfig, cfg Config) *rig {
 
 func rigOver(t testing.TB, env *block.Env, in *block.Instance, cfg Config) *rig {
 	t.Helper()
-	r := &rig{t: t, log: &logBuffer{}, in: in, socket: filepath.Join(shortDir(t), "s")}
+	r := &rig{t: t, log: &testutil.Output{}, in: in, socket: filepath.Join(shortDir(t), "s")}
 	noLeaks(t)
 	var err error
 	perm := block.PermRead
