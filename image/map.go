@@ -49,7 +49,9 @@ func (im *Image) Map(off, n int64, f func(Run) error) error {
 }
 
 func runOf(off int64, e block.Extent) Run {
-	r := Run{Start: off, Length: e.Len, Depth: e.Depth, Present: e.Allocated, Zero: e.Zero, Data: e.Data, Compressed: e.Compressed, File: e.HostFile}
+	// A layer below that has the data, or a place for it, has it allocated.
+	present := e.Allocated || e.Depth > 0 && (e.Data || e.Host >= 0)
+	r := Run{Start: off, Length: e.Len, Depth: e.Depth, Present: present, Zero: e.Zero, Data: e.Data, Compressed: e.Compressed, File: e.HostFile}
 	if e.Host >= 0 {
 		r.Offset = &e.Host
 	}

@@ -24,7 +24,12 @@ const (
 	exitUsage  = 2 // the command line or the configuration is wrong
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	if code, named := asNamed(os.Args); named {
+		os.Exit(code)
+	}
+	os.Exit(run(os.Args[1:]))
+}
 
 func run(args []string) int {
 	root := newRoot()
@@ -32,6 +37,10 @@ func run(args []string) int {
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitOK
+	}
+	var told exitCode
+	if errors.As(err, &told) {
+		return int(told)
 	}
 	fmt.Fprintf(os.Stderr, "platter: %s\n", oneLine(err))
 	var usage *usageError
@@ -81,7 +90,8 @@ accessed, does so, and says what it found.`,
 	root.SetFlagErrorFunc(flagError)
 	root.Version = version()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newServe(), newStatus(), newProbe(), newDrivers(), newVersion(), newMan())
+	root.AddCommand(newServe(), newStatus(), newProbe(), newDrivers(), newVersion(), newMan(), newLinks())
+	root.AddCommand(newVerbs()...)
 	return root
 }
 
