@@ -1,7 +1,6 @@
 package qcow2
 
 import (
-	"bytes"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -11,52 +10,6 @@ import (
 	bt "github.com/platter-storage/platter/block/blocktest"
 	"github.com/platter-storage/platter/internal/testutil"
 )
-
-// opened runs f with the image in x open, and closes it.
-func opened(t *testing.T, x *tape, vals block.Values, readOnly bool, f func(t *testing.T, c *bt.Client)) {
-	t.Helper()
-	t.Run("open", func(t *testing.T) {
-		env := bt.NewEnv(t)
-		all := block.Values{"driver": "qcow2"}
-		for k, v := range vals {
-			all[k] = v
-		}
-		in, err := bt.TryOpen(t, env, all, map[string]*block.Instance{"file": bt.Attach(t, env, x, "file")}, readOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f(t, bt.NewClient(t, bt.Edge(t, in)))
-	})
-}
-
-// alone runs f on the abilities.
-func alone(t testing.TB, c *bt.Client, perm block.Perm, f func(rq *block.Req, a *block.Abilities) error) {
-	t.Helper()
-	err := c.Do(block.OpFlush, func(rq *block.Req) error {
-		return c.Child.Exclusive(rq, perm, func(a *block.Abilities) error { return f(rq, a) })
-	})
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-func fill(t testing.TB, c *bt.Client, off, n int64, with byte) {
-	t.Helper()
-	if err := c.Write(off, 0, bytes.Repeat([]byte{with}, int(n))); err != nil {
-		t.Error(err)
-	}
-}
-
-func reads(t testing.TB, c *bt.Client, off, n int64, want byte) {
-	t.Helper()
-	b := make([]byte, n)
-	if err := c.Read(off, b); err != nil {
-		t.Error(err)
-	}
-	if !bytes.Equal(b, bytes.Repeat([]byte{want}, int(n))) {
-		t.Errorf("%d bytes at %d are not all %d", n, off, want)
-	}
-}
 
 // Enabled bitmaps mark each change of an open image; they are in use meanwhile,
 // and stored when it is closed, also where other abilities are used in between.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // small is an image with something of everything, of few bytes.
@@ -121,8 +122,8 @@ func TestRepairOfRandomDamage(t *testing.T) {
 	seeds := smallKinds(t)
 	r := rand.New(rand.NewPCG(5, 5))
 	n := 300
-	if testing.Short() {
-		n = 60
+	if race.Enabled {
+		n = 30
 	}
 	for range n {
 		b := append([]byte(nil), seeds[r.IntN(len(seeds))]...)

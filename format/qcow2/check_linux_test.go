@@ -3,11 +3,13 @@ package qcow2
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/race"
 	"github.com/platter-storage/platter/internal/testutil"
 )
 
@@ -76,6 +78,9 @@ func kinds(t testing.TB) map[string]string {
 	}
 	all := map[string]string{}
 	for name, b := range made.images {
+		if race.Enabled && !slices.Contains([]string{"plain", "v2", "extended", "snapshots", "bitmaps", "zstd", "refcounts 1"}, name) {
+			continue // what is tried on them runs on one goroutine
+		}
 		all[name] = filepath.Join(t.TempDir(), "image.qcow2")
 		save(t, b, all[name])
 	}

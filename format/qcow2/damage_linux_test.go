@@ -11,33 +11,6 @@ import (
 	"github.com/platter-storage/platter/internal/testutil"
 )
 
-// patient is an image whose metadata a test harms.
-type patient struct {
-	b []byte
-	l layout
-}
-
-func (p *patient) get(at uint64) uint64    { return binary.BigEndian.Uint64(p.b[at:]) }
-func (p *patient) put(at uint64, x uint64) { binary.BigEndian.PutUint64(p.b[at:], x) }
-
-// l2 is where entry i of the first L2 table lies.
-func (p *patient) l2(i uint64) uint64 {
-	return p.get(p.l.l1Off)&entryOffset + i*uint64(p.l.entryLen())
-}
-
-// refcounts is where the first refcount block lies.
-func (p *patient) refcounts() uint64 { return p.get(p.l.tableOff) }
-
-// setRef sets a refcount.
-func (p *patient) setRef(cluster int64, n uint64) {
-	setRefAt(p.b[p.refcounts():], p.l.order, cluster, n)
-}
-
-// data is the host cluster of entry i of the first L2 table.
-func (p *patient) data(i uint64) int64 {
-	return int64(p.get(p.l2(i)) & entryOffset >> p.l.clusterBits)
-}
-
 // harm is one way to break an image. The figures are what qemu-img check
 // says where nothing else is given.
 type harm struct {

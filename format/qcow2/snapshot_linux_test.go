@@ -11,26 +11,6 @@ import (
 	"github.com/platter-storage/platter/internal/testutil"
 )
 
-// edit runs f with an editor of the tape.
-func (x *tape) edit(t testing.TB, f func(e *editor) error) error {
-	t.Helper()
-	return x.with(t, func(rq *block.Req, file *block.Child) error {
-		e, err := edit(rq, file)
-		if err != nil {
-			return err
-		}
-		return f(e)
-	})
-}
-
-// must is edit for what has to succeed.
-func (x *tape) must(t testing.TB, f func(e *editor) error) {
-	t.Helper()
-	if err := x.edit(t, f); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // snapshotContents are the contents of all snapshots, by ID and name.
 func snapshotContents(t testing.TB, b []byte) map[string]map[int64]string {
 	t.Helper()

@@ -1,6 +1,7 @@
 package qcow2
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
@@ -9,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/platter-storage/platter/block"
-	"github.com/platter-storage/platter/block/blocktest"
+	bt "github.com/platter-storage/platter/block/blocktest"
 )
 
 // tape is a file in memory that remembers every change in order, so that tests
@@ -24,6 +25,8 @@ type tape struct {
 
 // maxTape is how large it may become.
 const maxTape = 256 << 20
+
+var blank [4096]byte
 
 // tapeOp is a write, a change of the size, or a flush.
 type tapeOp struct {
@@ -74,8 +77,8 @@ func (x *tape) Flush(*block.Req) error {
 func (x *tape) BlockStatus(_ *block.Req, off, n int64) (block.Extent, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for i := off; i < off+n; i++ {
-		if x.b[i] != 0 {
+	for b := x.b[off : off+n]; len(b) > 0; b = b[min(len(blank), len(b)):] {
+		if k := min(len(blank), len(b)); !bytes.Equal(b[:k], blank[:k]) {
 			return block.Extent{Len: n, Data: true, Allocated: true, Host: -1}, nil
 		}
 	}
@@ -97,9 +100,10 @@ func (x *tape) Truncate(_ *block.Req, size int64, _ block.Prealloc) error {
 func (x *tape) Close() error { return nil }
 
 func resize(b []byte, n int64) []byte {
-	r := make([]byte, n)
-	copy(r, b)
-	return r
+	if n <= int64(len(b)) {
+		return b[:n:n]
+	}
+	return append(b, make([]byte, n-int64(len(b)))...)
 }
 
 // cut is the file after a power cut during operation n: what came before the
@@ -159,7 +163,13 @@ func save(t testing.TB, x []byte, path string) {
 // with calls f with an edge to the tape and a request.
 func (x *tape) with(t testing.TB, f func(rq *block.Req, file *block.Child) error) error {
 	t.Helper()
-	env := blocktest.NewEnv(t)
+	return withNode(t, x, f)
+}
+
+// withNode calls f with an edge to the node and a request.
+func withNode(t testing.TB, x block.Node, f func(rq *block.Req, file *block.Child) error) error {
+	t.Helper()
+	env := bt.NewEnv(t)
 	in := block.NewInstance(x, "tape", env)
 	c, err := in.NewChild("test", block.RoleData, block.PermAll, block.PermAll)
 	if err != nil {
@@ -185,7 +195,7 @@ func (x *tape) check(t testing.TB, fix block.Fix) (res block.CheckResult, told [
 }
 
 // content is what each cluster of a disk or snapshot reads as, by its number:
-// data with the bits that say how it is to be read. Clusters of zeroes are left
+// data with the bits that say how it is to be read. Clusters of blank are left
 // out, whatever makes them so.
 func content(t testing.TB, b []byte, l1Off uint64, entries uint32) map[int64]string {
 	t.Helper()
@@ -235,4 +245,97 @@ func disk(t testing.TB, b []byte) map[int64]string {
 		t.Fatal(err)
 	}
 	return content(t, b, l.l1Off, l.l1Entries)
+}
+
+// patient is an image whose metadata a test harms.
+type patient struct {
+	b []byte
+	l layout
+}
+
+func (p *patient) get(at uint64) uint64    { return binary.BigEndian.Uint64(p.b[at:]) }
+func (p *patient) put(at uint64, x uint64) { binary.BigEndian.PutUint64(p.b[at:], x) }
+
+// l2 is where entry i of the first L2 table lies.
+func (p *patient) l2(i uint64) uint64 {
+	return p.get(p.l.l1Off)&entryOffset + i*uint64(p.l.entryLen())
+}
+
+// refcounts is where the first refcount block lies.
+func (p *patient) refcounts() uint64 { return p.get(p.l.tableOff) }
+
+// setRef sets a refcount.
+func (p *patient) setRef(cluster int64, n uint64) {
+	setRefAt(p.b[p.refcounts():], p.l.order, cluster, n)
+}
+
+// data is the host cluster of entry i of the first L2 table.
+func (p *patient) data(i uint64) int64 {
+	return int64(p.get(p.l2(i)) & entryOffset >> p.l.clusterBits)
+}
+
+// edit runs f with an editor of the tape.
+func (x *tape) edit(t testing.TB, f func(e *editor) error) error {
+	t.Helper()
+	return x.with(t, func(rq *block.Req, file *block.Child) error {
+		e, err := edit(rq, file)
+		if err != nil {
+			return err
+		}
+		return f(e)
+	})
+}
+
+// must is edit for what has to succeed.
+func (x *tape) must(t testing.TB, f func(e *editor) error) {
+	t.Helper()
+	if err := x.edit(t, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// opened runs f with the image in x open, and closes it.
+func opened(t *testing.T, x *tape, vals block.Values, readOnly bool, f func(t *testing.T, c *bt.Client)) {
+	t.Helper()
+	t.Run("open", func(t *testing.T) {
+		env := bt.NewEnv(t)
+		all := block.Values{"driver": "qcow2"}
+		for k, v := range vals {
+			all[k] = v
+		}
+		in, err := bt.TryOpen(t, env, all, map[string]*block.Instance{"file": bt.Attach(t, env, x, "file")}, readOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, bt.NewClient(t, bt.Edge(t, in)))
+	})
+}
+
+// alone runs f on the abilities.
+func alone(t testing.TB, c *bt.Client, perm block.Perm, f func(rq *block.Req, a *block.Abilities) error) {
+	t.Helper()
+	err := c.Do(block.OpFlush, func(rq *block.Req) error {
+		return c.Child.Exclusive(rq, perm, func(a *block.Abilities) error { return f(rq, a) })
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func fill(t testing.TB, c *bt.Client, off, n int64, with byte) {
+	t.Helper()
+	if err := c.Write(off, 0, bytes.Repeat([]byte{with}, int(n))); err != nil {
+		t.Error(err)
+	}
+}
+
+func reads(t testing.TB, c *bt.Client, off, n int64, want byte) {
+	t.Helper()
+	b := make([]byte, n)
+	if err := c.Read(off, b); err != nil {
+		t.Error(err)
+	}
+	if !bytes.Equal(b, bytes.Repeat([]byte{want}, int(n))) {
+		t.Errorf("%d bytes at %d are not all %d", n, off, want)
+	}
 }
