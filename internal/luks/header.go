@@ -219,3 +219,13 @@ func (h *Header) Bytes() []byte {
 	}
 	return b
 }
+
+// AnyActive reports whether any password opens the image.
+func (h *Header) AnyActive() bool {
+	for i := range h.Slots {
+		if h.Slots[i].Active {
+			return true
+		}
+	}
+	return false
+}
