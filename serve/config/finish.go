@@ -124,16 +124,25 @@ func (c *Config) giveExports(texts []Text) error {
 		if err != nil {
 			return err
 		}
-		disk := 0
-		if len(c.Disks) > 1 {
-			disk = i
+		d, err := c.diskOf(i, t.At, "exports", "--export")
+		if err != nil {
+			return err
 		}
-		if disk >= len(c.Disks) {
-			return errorAt(t.At, "there are more exports than disks: with several disks the first --export is for the first one, and so on")
-		}
-		c.Disks[disk].Exports = append(c.Disks[disk].Exports, e)
+		d.Exports = append(d.Exports, e)
 	}
 	return nil
+}
+
+// diskOf is the disk that the i-th of what was asked for in general belongs
+// to: the only one, or the i-th. what and flag are words for the error.
+func (c *Config) diskOf(i int, at Place, what, flag string) (*Disk, error) {
+	if len(c.Disks) == 1 {
+		i = 0
+	}
+	if i >= len(c.Disks) {
+		return nil, errorAt(at, "there are more %s than disks: with several disks the first %s is for the first one, and so on", what, flag)
+	}
+	return &c.Disks[i], nil
 }
 
 // nameExports gives each disk that has no export one of the disk's name.

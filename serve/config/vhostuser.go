@@ -152,14 +152,11 @@ func (c *Config) giveVhostUsers(texts []Text) error {
 		if err != nil {
 			return err
 		}
-		disk := 0
-		if len(c.Disks) > 1 {
-			disk = i
+		d, err := c.diskOf(i, t.At, "vhost-user sockets", "--vhost-user")
+		if err != nil {
+			return err
 		}
-		if disk >= len(c.Disks) {
-			return errorAt(t.At, "there are more of them than disks: with several disks the first --vhost-user is for the first one, and so on")
-		}
-		c.Disks[disk].VhostUsers = append(c.Disks[disk].VhostUsers, v)
+		d.VhostUsers = append(d.VhostUsers, v)
 	}
 	return c.checkVhostUsers()
 }
