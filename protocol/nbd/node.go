@@ -267,7 +267,7 @@ func (n *node) explain() []string {
 	}
 	lines := []string{
 		fmt.Sprintf("nbd: %s, %s, TLS %v, blocks of %d bytes, requests of up to %s", replies, status, onOff(s.tls), s.align, block.FormatSize(int64(s.longest))),
-		fmt.Sprintf("nbd: %d of %d connections; the server offers: %s", n.up, len(n.places), flagNames(s.flags)),
+		fmt.Sprintf("nbd: %d of %d connections, to a server with %s", n.up, len(n.places), flagNames(s.flags)),
 	}
 	switch {
 	case n.failed != nil:

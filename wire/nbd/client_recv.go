@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
+	"syscall"
 )
 
 // recvBuffer is how much is read from the connection at once, in bytes.
@@ -32,12 +34,7 @@ func (r *receiver) init(c *Client) {
 // wait for a reply.
 func (r *receiver) loop() {
 	defer close(r.ended)
-	for {
-		if err := r.reply(); err != nil {
-			r.c.fail(err)
-			break
-		}
-	}
+	r.c.fail(r.replies())
 	r.c.mu.Lock()
 	err := r.c.err
 	r.c.mu.Unlock()
@@ -46,6 +43,28 @@ func (r *receiver) loop() {
 			cl.connErr = err
 			cl.unref()
 		}
+	}
+}
+
+// replies takes messages until one cannot be taken.
+func (r *receiver) replies() (err error) {
+	defer recoverFault(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for err == nil {
+		err = r.reply()
+	}
+	return err
+}
+
+// recoverFault turns a fault into an error: the memory of a request may be a
+// guest's, who can take it away at any time. Anything else goes on.
+func recoverFault(err *error) {
+	switch x := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }: // runtime.Error of SetPanicOnFault
+		*err = fmt.Errorf("memory of a request is gone: %w", syscall.EFAULT)
+	default:
+		panic(x)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime/debug"
 )
 
 // sendBuffer is what headers and small payloads are gathered in, in bytes.
@@ -80,7 +81,9 @@ func (w *sender) init(conn io.Writer, extended bool) {
 	w.buf = make([]byte, 0, sendBuffer)
 }
 
-func (w *sender) send(batch []*call) error {
+func (w *sender) send(batch []*call) (err error) {
+	defer recoverFault(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	for _, cl := range batch {
 		if err := w.add(cl); err != nil {
 			return err
