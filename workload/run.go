@@ -114,13 +114,15 @@ type worker struct {
 	shapes []block.Vec // the whole block, in each shape that it uses
 	part   block.Vec   // scratch
 	first  int64       // its part of the disk
-	files  int64
 	size   int64
-	left   int64
-	moved  *atomic.Int64
-	read   int64
-	write  int64
-	other  int64
+	// slots are the places of its files; those before alive have one.
+	slots []int64
+	alive int
+	left  int64
+	moved *atomic.Int64
+	read  int64
+	write int64
+	other int64
 }
 
 // Run runs the workload. The bytes that its threads counted must be those that
@@ -159,7 +161,7 @@ func (c *Config) workers(ctx context.Context, child *block.Child, group *block.Q
 		}
 	}
 	moved, size := new(atomic.Int64), c.fileSize()
-	files := min(child.Size()/size/int64(c.Threads), maxFiles)
+	files := min(child.Size()/size/int64(c.Threads), maxFiles/int64(c.Threads))
 	for i := range c.Threads {
 		mem, mapping, err := sys.MapAligned(3*(2*c.Profile.Block+2*pieceLen), block.MaxAlign)
 		if err != nil {
@@ -169,7 +171,11 @@ func (c *Config) workers(ctx context.Context, child *block.Child, group *block.Q
 		mappings = append(mappings, mapping)
 		ws = append(ws, &worker{c: c, child: child, queue: block.NewQueue(child.Instance().Env(), group), ctx: ctx,
 			rnd: rand.New(rand.NewPCG(c.Seed, uint64(i))), shapes: shapesOf(c.Shape, mem, c.Profile.Block),
-			first: int64(i) * files * size, files: files, size: size, left: c.total(), moved: moved})
+			first: int64(i) * files * size, size: size, left: c.total(), moved: moved})
+		for k := range files {
+			ws[i].slots = append(ws[i].slots, k)
+		}
+		ws[i].alive = len(ws[i].slots)
 	}
 	return ws, unmap, nil
 }
@@ -225,7 +231,7 @@ func (w *worker) step() error {
 		return err
 	}
 	op := w.pick()
-	at, n := w.first+w.rnd.Int64N(w.files)*w.size, w.fileLen()
+	at, n := w.first+w.file(op.Kind)*w.size, w.fileLen()
 	switch op.Kind {
 	case ReadAll, Create:
 		return w.whole(op.Kind == Create, at, n)
@@ -245,6 +251,25 @@ func (w *worker) step() error {
 		}
 	}
 	return nil
+}
+
+// file chooses a file that there is, or to make one a place that is free, if
+// any is. The last file is not deleted but written anew by whoever creates.
+func (w *worker) file(k Kind) int64 {
+	free := len(w.slots) - w.alive
+	switch {
+	case (k == Create || k == CreateFlush) && free > 0:
+		i := w.alive + w.rnd.IntN(free)
+		w.slots[i], w.slots[w.alive] = w.slots[w.alive], w.slots[i]
+		w.alive++
+		return w.slots[w.alive-1]
+	case k == Delete && w.alive > 1:
+		i := w.rnd.IntN(w.alive)
+		w.alive--
+		w.slots[i], w.slots[w.alive] = w.slots[w.alive], w.slots[i]
+		return w.slots[w.alive]
+	}
+	return w.slots[w.rnd.IntN(w.alive)]
 }
 
 func (w *worker) pick() Op {

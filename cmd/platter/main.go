@@ -90,7 +90,7 @@ accessed, does so, and says what it found.`,
 	root.SetFlagErrorFunc(flagError)
 	root.Version = version()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newServe(), newStatus(), newProbe(), newDrivers(), newVersion(), newMan(), newLinks())
+	root.AddCommand(newServe(), newStatus(), newProbe(), newBench(), newDrivers(), newVersion(), newMan(), newLinks())
 	root.AddCommand(newVerbs()...)
 	return root
 }
