@@ -17,6 +17,8 @@ type Difference struct {
 	// State says that it is the allocation that does.
 	At    int64
 	State bool
+	// Rest says that what both have is the same, and their sizes differ.
+	Rest bool
 }
 
 // Errors of Compare by what failed.
@@ -46,6 +48,7 @@ func Compare(ctx context.Context, a, b Source, strict bool, p block.Progress) (d
 	if err := d.both(x, y, strict, p); err != nil || d.At >= 0 {
 		return d, err
 	}
+	d.Rest = d.Sizes
 	larger, from := x, y.Size()
 	if y.Size() > x.Size() {
 		larger, from = y, x.Size()

@@ -70,6 +70,7 @@ func Create(ctx context.Context, name string, o CreateOptions) (int64, error) {
 	if o.Format == "raw" {
 		o.Size = (o.Size + 511) &^ 511 // whole sectors, as the reference
 	}
+	dashed(o.Format, vals)
 	pre := vals["preallocation"]
 	delete(vals, "preallocation")
 	env := realenv.New(slog.New(slog.NewTextHandler(io.Discard, nil)), 0)

@@ -106,6 +106,9 @@ func (im *Image) open(readOnly bool) error {
 // is to be found out.
 func (s Source) values() (block.Values, error) {
 	d := graph.Disk{Name: s.Name, Format: s.Format}
+	if text, is := strings.CutPrefix(s.Name, "json:"); is && s.Trust {
+		d.Name = "json:" + doubleQuoted(text)
+	}
 	if s.Options != nil {
 		vals := maps.Clone(s.Options)
 		bare := vals["driver"] == "" && vals["file.driver"] == "" && vals["file.filename"] == "" && vals["filename"] != ""
@@ -119,6 +122,9 @@ func (s Source) values() (block.Values, error) {
 		}
 		d.Name = vals.String()
 		out, err := d.Values()
+		if err == nil {
+			lower(out)
+		}
 		if guess && err == nil {
 			out["driver"] = ""
 		}

@@ -101,7 +101,6 @@ func (s *session) prompt(r io.Reader) {
 	for !s.quit {
 		fmt.Fprint(s.Out, "qemu-io> ")
 		if !lines.Scan() {
-			fmt.Fprintln(s.Out)
 			return
 		}
 		s.line(lines.Text())

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/platter-storage/platter/block"
@@ -33,6 +34,21 @@ func ioAmount(f float64) string {
 		f, unit = f/1024, unit+1
 	}
 	return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 3, 64), ".000") + " " + [...]string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[unit]
+}
+
+// errBeyond is what a request past the end is told; what fills the last sector
+// of 512 bytes may be read.
+var errBeyond = block.Errorf(syscall.EIO, "beyond the end")
+
+// failing is what a failed command is called.
+func failing(c *command) string {
+	switch c.verb {
+	case "r":
+		return "read"
+	case "w":
+		return "write"
+	}
+	return c.verb
 }
 
 // transfer is what read and write have in common.
@@ -100,12 +116,14 @@ func (s *session) read(c *command) error {
 		return errors.Join(err, nerr)
 	case (c.has("s") || c.has("l")) && !c.has("P") || from < 0 || n < 0 || from > t.n-n:
 		return errors.New("pattern verification range exceeds end of read data")
-	case t.off < 0 || t.off+t.n > s.im.Size():
-		return s.told("read", block.Errorf(5, "beyond the end"))
+	case t.off < 0 || t.off+t.n > (s.im.Size()+511)&^511:
+		return s.told(failing(c), errBeyond)
 	}
 	b := make([]byte, t.n)
-	if err := s.im.Read(b, t.off); err != nil {
-		return s.told("read", err)
+	if inside := min(t.n, s.im.Size()-t.off); inside > 0 {
+		if err := s.im.Read(b[:inside], t.off); err != nil {
+			return s.told(failing(c), err)
+		}
 	}
 	var bad error
 	if t.has && !allIs(b[from:from+n], t.pattern) {
@@ -159,13 +177,13 @@ func (s *session) write(c *command) error {
 	case c.has("c") && c.has("f"):
 		return errors.New("-c and -f exclude each other")
 	case t.off < 0 || t.off+t.n > s.im.Size():
-		return s.told("write", block.Errorf(5, "beyond the end"))
+		return s.told(failing(c), errBeyond)
 	}
 	if err := s.put(c, t); err != nil {
 		if errors.As(err, new(exitTold)) {
 			return err
 		}
-		return s.told("write", err)
+		return s.told(failing(c), err)
 	}
 	s.report(c, "wrote", t)
 	return nil
@@ -248,7 +266,7 @@ func (s *session) discard(c *command) error {
 		return err
 	}
 	if t.off < 0 || t.off+t.n > s.im.Size() {
-		return s.told("discard", block.Errorf(5, "beyond the end"))
+		return s.told("discard", errBeyond)
 	}
 	if s.keepDiscards {
 		if err := s.im.Discard(t.off, t.n); err != nil {

@@ -134,7 +134,7 @@ func compare(ctx context.Context, c *command) int {
 		c.say("Strict mode: Offset %d block status mismatch!\n", d.At)
 		return failed
 	}
-	if d.Sizes && !c.has("q") {
+	if d.Rest && !c.has("q") {
 		fmt.Fprintln(c.Err, "Warning: Image size mismatch!")
 	}
 	if !d.Same {
@@ -215,7 +215,8 @@ func check(ctx context.Context, c *command) int {
 	}
 	res, err := image.Verify(ctx, s, o)
 	if errors.Is(err, image.ErrNoCheck) {
-		c.fail(fmt.Errorf("%s: %w", s, err))
+		// Scripts look for these words.
+		c.fail(errors.New("This image format does not support checks"))
 		return noCheck
 	}
 	if err != nil {
