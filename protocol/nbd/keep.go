@@ -106,7 +106,7 @@ func (n *node) attend(c *conn) bool {
 		case <-c.client.Dead():
 			n.down(c, c.client.Err())
 			c.use.Lock()
-			c.use.Unlock() //lint:ignore SA2001 to have had it is the point
+			c.use.Unlock()
 			return true
 		case <-n.ctx.Done():
 			return false
