@@ -7,6 +7,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // newImage makes an image in storage of its own and gives both.
@@ -66,11 +67,15 @@ func variants() map[string]block.Values {
 		"metadata":    {"preallocation": "metadata"},
 		"full":        {"preallocation": "full", "cluster_size": "4K"},
 	}
-	for bits := 9; bits <= 21; bits += 3 {
+	step := 3
+	if race.Enabled {
+		step = 6 // 512 bytes, 32 KiB, 2 MiB
+	}
+	for bits := 9; bits <= 21; bits += step {
 		size := int64(1) << bits
 		all[fmt.Sprintf("cluster%d", size)] = block.Values{"cluster_size": fmt.Sprint(size)}
 	}
-	for width := 1; width <= 64; width *= 2 {
+	for width := 1; width <= 64; width *= 1 << (step / 3) {
 		all[fmt.Sprintf("refcount%d", width)] = block.Values{"refcount_bits": fmt.Sprint(width), "cluster_size": "1K"}
 	}
 	return all

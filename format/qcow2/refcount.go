@@ -26,6 +26,7 @@ type countBlock struct {
 	index, off  int64
 	dirty, busy bool
 	used        uint64
+	lo, hi      int64 // the bytes that are dirty
 }
 
 // countsOf is the refcount block of a cluster; nil where there is none, and its
@@ -70,11 +71,18 @@ func (n *node) spareCounts() []byte {
 	return alignedBytes(n.clusterSize())
 }
 
-func (n *node) dirtyCounts(b *countBlock) {
+// countPart is how many bytes of a refcount block are written for one change.
+const countPart = 4096
+
+// dirtyCounts marks all of a block.
+func (n *node) dirtyCounts(b *countBlock) { n.dirtyPart(b, 0, int64(len(b.b))) }
+
+func (n *node) dirtyPart(b *countBlock, lo, hi int64) {
 	if !b.dirty {
-		b.dirty = true
+		b.dirty, b.lo, b.hi = true, lo, hi
 		n.refs.dirty++
 	}
+	b.lo, b.hi = min(b.lo, lo), max(b.hi, hi)
 	n.changes.Add(1)
 }
 
@@ -96,8 +104,10 @@ func (n *node) setCount(rq *block.Req, cluster int64, to uint64) error {
 	if b == nil {
 		return n.corrupt(rq, "the cluster at %d is in use, and no refcount block counts it", cluster<<n.clusterBits)
 	}
-	setRefAt(b.b, n.order, cluster%n.perBlock(), to)
-	n.dirtyCounts(b)
+	i := cluster % n.perBlock()
+	setRefAt(b.b, n.order, i, to)
+	lo := i << n.order / 8 &^ (countPart - 1)
+	n.dirtyPart(b, lo, min(lo+countPart, int64(len(b.b))))
 	return nil
 }
 
@@ -222,7 +232,7 @@ func (n *node) newCounts(rq *block.Req, cluster int64) (*countBlock, error) {
 // out. It grows in steps: each waits for the requests in flight at the file.
 func (n *node) grow(rq *block.Req, end int64) error {
 	if end > n.file.Size() {
-		step := min(max(end/8, 16<<n.clusterBits), growStep)
+		step := min(max(end/8, min(16*n.clusterSize(), 1<<20), n.clusterSize()), growStep)
 		to := n.clusters((end+step-1)/step*step) << n.clusterBits
 		err := n.file.Truncate(rq, to, block.PreallocOff)
 		if err != nil {

@@ -109,9 +109,9 @@ func (n *node) collect() *batch {
 		if c.dirty {
 			c.dirty, c.busy = false, true
 			b.blocks = append(b.blocks, c)
-			copied := alignedBytes(int64(len(c.b)))
-			copy(copied, c.b)
-			b.counts = append(b.counts, piece{c.off, copied, metaCounts, c.index})
+			copied := alignedBytes(c.hi - c.lo)
+			copy(copied, c.b[c.lo:])
+			b.counts = append(b.counts, piece{c.off + c.lo, copied, metaCounts, c.index})
 		}
 	}
 	for i := range n.refs.tableDirty {
