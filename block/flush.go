@@ -120,10 +120,12 @@ func (in *Instance) loseFlush(err error) {
 
 // durableFailed hears of a native FUA write that failed. It may have consumed
 // the kernel's only report that an earlier write was lost, in the page cache or
-// in the device, so no later flush may succeed.
+// in the device, so no later flush may succeed. Refused arguments consume none,
+// and neither does memory of the caller that is gone (EFAULT): a virtual machine
+// that cuts its memory short must not end a disk's service to those after it.
 func (in *Instance) durableFailed(err error) {
 	e := Errno(err)
-	if IsNotSupported(err) || wasGivenUp(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || in.harmless(e) {
+	if IsNotSupported(err) || wasGivenUp(err) || errors.Is(err, ErrLimitsChanged) || errors.Is(err, errFlushLost) || e == syscall.EINVAL || e == syscall.EFAULT || in.harmless(e) {
 		return
 	}
 	in.loseFlush(err)

@@ -34,9 +34,9 @@ func (n *flushNode) Pwritev(*Req, int64, Vec, Flags) error { return nil }
 func (n *flushNode) Preadv(*Req, int64, Vec, Flags) error { return nil }
 
 // flushUser opens n and returns what runs requests on it.
-func flushUser(t *testing.T, n *flushNode) (in *Instance, run func(f func(c *Child, rq *Req) error) error) {
-	n.info.SetLimits(ByteLimits())
-	n.info.SetSize(1 << 20)
+func flushUser(t *testing.T, n Node) (in *Instance, run func(f func(c *Child, rq *Req) error) error) {
+	n.Info().SetLimits(ByteLimits())
+	n.Info().SetSize(1 << 20)
 	env := testEnv(t)
 	env.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	in = NewInstance(n, "disk", env)
@@ -157,6 +157,44 @@ func TestFlushFailureIsRemembered(t *testing.T) {
 		}
 		if sticky && n.calls != 1 {
 			t.Errorf("%v: the node was flushed %d times", errno, n.calls)
+		}
+	}
+}
+
+// fuaNode is a flushNode that writes durably by itself, the first time not.
+type fuaNode struct {
+	flushNode
+	errno syscall.Errno
+}
+
+func (n *fuaNode) Pwritev(_ *Req, _ int64, _ Vec, f Flags) error {
+	if f&FUA != 0 && n.errno != 0 {
+		err := n.errno
+		n.errno = 0
+		return err
+	}
+	return nil
+}
+
+// A durable write that fails may have taken the report of a lost one with it,
+// and ends durability for good. One that was refused has not, and neither has
+// one whose caller's memory is gone: a virtual machine that cuts its memory
+// short took the disk away from everybody who came later.
+func TestDurableWriteFailureIsRemembered(t *testing.T) {
+	for errno, sticky := range map[syscall.Errno]bool{
+		syscall.EIO: true, syscall.ENXIO: true, syscall.EINVAL: false, syscall.EFAULT: false, syscall.EINTR: false,
+	} {
+		n := &fuaNode{errno: errno}
+		n.do = func(int) error { return nil }
+		n.info.WriteFlags = FUA
+		_, run := flushUser(t, n)
+		if err := run(writeFUA); !errors.Is(err, errno) {
+			t.Errorf("%v: the durable write: %v", errno, err)
+		}
+		for name, f := range map[string]func(c *Child, rq *Req) error{"flush": flush, "FUA": writeFUA} {
+			if err := run(f); (err != nil) != sticky || sticky && !errors.Is(err, syscall.EIO) {
+				t.Errorf("%v: %s afterwards: %v", errno, name, err)
+			}
 		}
 	}
 }
