@@ -34,6 +34,9 @@ func TestAmend(t *testing.T) {
 	}
 	for name, path := range kinds(t) {
 		for _, o := range []string{"compat=0.10", "compat=1.1", "refcount_bits=64", "refcount_bits=1", "compat=1.1,refcount_bits=8,lazy_refcounts=on", "lazy_refcounts=on", "backing_file=,compat=0.10,refcount_bits=16"} {
+			if (o == "compat=1.1" || o == "lazy_refcounts=on") && name != "plain" && name != "v2" {
+				continue // nothing, or one bit, changes
+			}
 			t.Run(name+" "+o, func(t *testing.T) {
 				x := load(t, path)
 				vals, err := block.ParseOptions(o)
