@@ -48,8 +48,8 @@ alternation and compares them.
 
 Profiles: ` + strings.Join(workload.Names(), ", ") + `.
 
-A workload that writes destroys what a file or device holds, and asks for --yes.
-A device that is mounted, or that another program has claimed, is refused.`,
+A workload that writes destroys what a file or device holds, and wants --yes. It
+refuses a device that is mounted, or that another program has claimed.`,
 		Example: "  platter bench /srv --profile mail-server-8k --scale 0.05 --html mail.html\n  platter bench /mnt/nfs --profile large-file-create-256k --vs linearise=never\n  platter bench disk.img --profile random-read-8k --threads 8",
 		Args:    args(1, 1, "platter bench TARGET --profile NAME"),
 		RunE: func(cmd *cobra.Command, a []string) error {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
@@ -12,6 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/platter-storage/platter/block"
+	_ "github.com/platter-storage/platter/format/raw"
+	"github.com/platter-storage/platter/graph"
+	"github.com/platter-storage/platter/internal/realenv"
+	filedriver "github.com/platter-storage/platter/protocol/file"
 	"github.com/platter-storage/platter/test/guest/scenario"
 )
 
@@ -82,8 +89,13 @@ func nfsVectors(c *call) (any, error) {
 	if out.Options, err = mountOptions(); err != nil {
 		return nil, err
 	}
+	m, err := recognised()
+	if err != nil {
+		return nil, err
+	}
+	out.Mount = m.String()
 	for _, v := range args.Vectors {
-		count, err := countVector(v)
+		count, err := countVector(v, args.Linearise, m)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", v.Name, err)
 		}
@@ -124,14 +136,76 @@ const arena = 64 << 20
 
 const page = 4096
 
-// countVector writes and reads a vector and counts the client's requests.
-func countVector(v scenario.Vector) (scenario.NFSCount, error) {
-	var out scenario.NFSCount
-	fd, err := unix.Open(mounted+"/file", unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
+// file is what vectors are written to.
+const file = mounted + "/file"
+
+// recognised is what Platter says of the mount.
+func recognised() (*filedriver.Mount, error) {
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return out, err
+		return nil, err
+	}
+	if err := errors.Join(unix.Ftruncate(fd, arena), unix.Close(fd)); err != nil {
+		return nil, err
+	}
+	x, err := filedriver.Examine(file, nil)
+	if err != nil {
+		return nil, err
+	}
+	if x.Mount == nil {
+		return nil, errors.New("Platter does not see that " + file + " is on NFS")
+	}
+	return x.Mount, nil
+}
+
+// bySystemCalls moves a vector whole, or fails.
+func bySystemCalls(write bool, off int64, vec [][]byte, total int) error {
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
 	defer unix.Close(fd)
+	op, what := unix.Preadv, "read"
+	if write {
+		op, what = unix.Pwritev, "write"
+	}
+	if n, err := op(fd, vec, off); err != nil || n != total {
+		return whole(what, n, total, off, err)
+	}
+	return nil
+}
+
+// byPlatter does the same through the driver file.
+func byPlatter(mode string, write bool, off int64, vec [][]byte) (err error) {
+	env := realenv.New(slog.New(slog.DiscardHandler), 0)
+	g := graph.New(env)
+	defer func() { err = errors.Join(err, g.Close(), env.CloseBuffers()) }()
+	d := graph.Disk{Name: file, Format: "raw", Protocol: block.Values{"cache": "none", "linearise": mode}}
+	in, err := g.Open(context.Background(), d, "", false)
+	if err != nil {
+		return err
+	}
+	child, err := in.NewChild("agent", block.RoleRoot, block.PermRead|block.PermWrite, block.PermAll)
+	if err != nil {
+		return err
+	}
+	defer child.Close()
+	q := block.NewQueue(env, block.NewQueueGroup())
+	defer q.Close()
+	rq := q.Begin()
+	if write {
+		err = child.Pwritev(rq, off, vec, 0)
+		q.End(rq, block.OpWrite, 0, err)
+		return err
+	}
+	err = child.Preadv(rq, off, vec, 0)
+	q.End(rq, block.OpRead, 0, err)
+	return err
+}
+
+// countVector writes and reads a vector and counts the client's requests.
+func countVector(v scenario.Vector, mode string, m *filedriver.Mount) (scenario.NFSCount, error) {
+	var out scenario.NFSCount
 	mem, err := unix.Mmap(-1, 0, arena, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return out, err
@@ -141,30 +215,36 @@ func countVector(v scenario.Vector) (scenario.NFSCount, error) {
 	if err != nil {
 		return out, err
 	}
+	move := func(write bool) (map[string]int, error) {
+		if mode != "" {
+			err = byPlatter(mode, write, v.Off, vec)
+		} else {
+			err = bySystemCalls(write, v.Off, vec, total)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return mountStats()
+	}
 	fill(vec, v.Off)
 	before, err := mountStats()
 	if err != nil {
 		return out, err
 	}
-	if n, err := unix.Pwritev(fd, vec, v.Off); err != nil || n != total {
-		return out, whole("write", n, total, v.Off, err)
-	}
-	between, err := mountStats()
+	between, err := move(true)
 	if err != nil {
 		return out, err
 	}
 	for _, p := range vec {
 		clear(p)
 	}
-	if n, err := unix.Preadv(fd, vec, v.Off); err != nil || n != total {
-		return out, whole("read", n, total, v.Off, err)
-	}
-	after, err := mountStats()
+	after, err := move(false)
 	if err != nil {
 		return out, err
 	}
 	out.Write, out.Commit = between["WRITE"]-before["WRITE"], between["COMMIT"]-before["COMMIT"]
 	out.Read = after["READ"] + after["READ_PLUS"] - between["READ"] - between["READ_PLUS"]
+	out.PredictedWrite, out.PredictedRead = int(block.PageJoinedRequests(vec, m.WriteSize)), int(block.PageJoinedRequests(vec, m.ReadSize))
 	return out, compare(vec, v.Off)
 }
 

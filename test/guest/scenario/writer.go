@@ -68,6 +68,9 @@ type Vector struct {
 type NFSWork struct {
 	Version string   `json:"version"` // "3", "4.2"
 	Vectors []Vector `json:"vectors"`
+	// Linearise: Platter makes the requests, with this option linearise. Empty:
+	// the system calls do.
+	Linearise string `json:"linearise"`
 }
 
 // NFSCount is how many requests one vector took, from the client's own
@@ -76,11 +79,17 @@ type NFSCount struct {
 	Write  int `json:"write"`
 	Commit int `json:"commit"`
 	Read   int `json:"read"`
+	// PredictedWrite and PredictedRead are Platter's predictions for the
+	// vector as it is.
+	PredictedWrite int `json:"predicted_write"`
+	PredictedRead  int `json:"predicted_read"`
 }
 
 // NFSResult has the mount's options as the kernel shows them, and a count for
 // each vector.
 type NFSResult struct {
-	Options string     `json:"options"`
-	Counts  []NFSCount `json:"counts"`
+	Options string `json:"options"`
+	// Mount is what Platter says of the mount.
+	Mount  string     `json:"mount"`
+	Counts []NFSCount `json:"counts"`
 }
