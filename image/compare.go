@@ -69,7 +69,7 @@ func (d *Difference) both(x, y *Image, strict bool, p block.Progress) error {
 			return errors.Join(ErrStatus, err)
 		}
 		n := min(e.Len, f.Len)
-		if strict && e.Allocated != f.Allocated {
+		if strict && state(e) != state(f) {
 			d.At, d.State = off, true
 			return nil
 		}
@@ -85,6 +85,12 @@ func (d *Difference) both(x, y *Image, strict bool, p block.Progress) error {
 		}
 	}
 	return nil
+}
+
+// state is what must be equal in strict mode, whatever layer it comes from.
+func state(e block.Extent) [3]bool {
+	r := runOf(0, e)
+	return [3]bool{r.Present, r.Data, r.Zero}
 }
 
 func (d *Difference) bytes(x, y *Image, off int64, u, v []byte, xZero, yZero bool) error {

@@ -141,8 +141,12 @@ func (s Source) values() (block.Values, error) {
 // format finds out what an image is from its beginning, without following what
 // it names.
 func (im *Image) format(vals block.Values) (string, error) {
-	probe := maps.Clone(vals)
-	probe["driver"] = "raw"
+	probe := block.Values{"driver": "raw"}
+	for k, x := range vals {
+		if k == "file" || strings.HasPrefix(k, "file.") {
+			probe[k] = x
+		}
+	}
 	if err := (Source{Cache: im.Source.Cache, Shared: true}).adapt(probe); err != nil {
 		return "", err
 	}

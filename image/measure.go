@@ -21,7 +21,7 @@ func MeasureSize(size int64, format string, o block.Values) (Measure, error) {
 
 // MeasureImage is for a copy of im.
 func MeasureImage(im *Image, format string, o block.Values) (Measure, error) {
-	return measure(im.Size(), format, o, func(_ int64, f func(off, n int64)) error {
+	m, err := measure(im.Size(), format, o, func(_ int64, f func(off, n int64)) error {
 		return im.Map(0, im.Size(), func(r Run) error {
 			if !r.Zero && r.Data {
 				f(r.Start, r.Length)
@@ -29,6 +29,46 @@ func MeasureImage(im *Image, format string, o block.Values) (Measure, error) {
 			return nil
 		})
 	})
+	if err == nil && format == "qcow2" && o["compat"] != "0.10" && o["compat"] != "v2" {
+		m.Bitmaps, err = im.measureBitmaps(o)
+	}
+	return m, err
+}
+
+// measureBitmaps is what a copy of the image's dirty bitmaps takes: for each its
+// bits and a table of their clusters, and the directory of all; nil where the
+// image cannot have any.
+func (im *Image) measureBitmaps(o block.Values) (*int64, error) {
+	cluster := int64(64 << 10)
+	if x := o["cluster_size"]; x != "" {
+		n, err := block.ParseSize(x)
+		if err != nil {
+			return nil, err
+		}
+		cluster = n
+	}
+	up := func(n, by int64) int64 { return (n + by - 1) / by }
+	var sum *int64
+	err := im.exclusive(block.PermRead, func(rq *block.Req, a *block.Abilities) error {
+		if a.Bitmaps == nil || a.Describe == nil {
+			return nil
+		}
+		d, err := a.Describe(rq)
+		if err != nil || len(d.Fields) == 0 || d.Fields[0].Value == "0.10" {
+			return err
+		}
+		list, err := a.Bitmaps.List(rq)
+		clusters, directory := int64(0), int64(0)
+		for _, b := range list {
+			bits := up(up(up(im.Size(), b.Granularity), 8), cluster)
+			clusters += bits + up(bits*8, cluster)
+			directory += (24 + int64(len(b.Name)) + 7) &^ 7
+		}
+		n := (clusters + up(directory, cluster)) * cluster
+		sum = &n
+		return err
+	})
+	return sum, err
 }
 
 func measure(size int64, format string, o block.Values, data func(cluster int64, f func(off, n int64)) error) (Measure, error) {

@@ -441,8 +441,23 @@ func amend(ctx context.Context, c *command) int {
 	if err != nil {
 		return c.fail(err)
 	}
-	if err = errors.Join(im.Amend(vals, c.progress()), im.Close()); err != nil {
+	if err = errors.Join(c.amendTo(im, vals), im.Close()); err != nil {
 		return c.fail(err)
 	}
 	return ok
+}
+
+// amendTo changes the size, which any image has, by itself.
+func (c *command) amendTo(im *image.Image, vals block.Values) error {
+	if text, has := vals["size"]; has {
+		delete(vals, "size")
+		size, err := parseBytes(text)
+		if err == nil {
+			err = im.Truncate(size, block.PreallocOff)
+		}
+		if err != nil || len(vals) == 0 {
+			return err
+		}
+	}
+	return im.Amend(vals, c.progress())
 }

@@ -172,20 +172,39 @@ func parseBytes(s string) (int64, error) {
 	return block.ParseSize(s)
 }
 
-// options joins what all -o say.
+// options joins what all -o say; of two values of one name the last holds.
 func (c *command) options() (block.Values, error) {
 	out := block.Values{}
 	for _, g := range c.opts {
 		if g.name != "o" {
 			continue
 		}
-		vals, err := block.ParseOptions(g.value)
-		if err != nil {
-			return nil, err
+		for _, item := range items(g.value) {
+			vals, err := block.ParseOptions(item)
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(out, vals)
 		}
-		maps.Copy(out, vals)
 	}
 	return out, nil
+}
+
+// items cuts a list at its commas, but not at those that are doubled.
+func items(s string) []string {
+	var out []string
+	from := 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] != ',':
+		case i+1 < len(s) && s[i+1] == ',':
+			i++
+		default:
+			out = append(out, s[from:i])
+			from = i + 1
+		}
+	}
+	return append(out, s[from:])
 }
 
 // source is the image that name means under the options of the verb.

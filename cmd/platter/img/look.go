@@ -134,8 +134,8 @@ func compare(ctx context.Context, c *command) int {
 		c.say("Strict mode: Offset %d block status mismatch!\n", d.At)
 		return failed
 	}
-	if d.Rest && !c.has("q") {
-		fmt.Fprintln(c.Err, "Warning: Image size mismatch!")
+	if d.Rest {
+		c.say("Warning: Image size mismatch!\n")
 	}
 	if !d.Same {
 		c.say("Content mismatch at offset %d!\n", d.At)
