@@ -11,6 +11,7 @@ import (
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
 	"github.com/platter-storage/platter/internal/luks"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 const secret = "correct horse"
@@ -57,20 +58,23 @@ func kinds() map[string]*block.Limits {
 	return map[string]*block.Limits{"bytes": block.ByteLimits(), "sectors": sectors, "blocks": blocks}
 }
 
-// The contract is kept by each mode, over each kind of storage.
+// The contract is kept by each mode, and over each kind of storage by one.
 func TestConformance(t *testing.T) {
 	modes := map[string]int{"xts-plain64": 64, "cbc-essiv:sha256": 32, "cbc-plain": 16}
 	for mode, keyBytes := range modes {
 		b := imageBytes(t, mode, keyBytes, 1<<20)
 		password := passwordFile(t, secret)
 		for name, l := range kinds() {
+			if keyBytes != 64 && name != "sectors" {
+				continue // the storage below makes no difference to a cipher
+			}
 			t.Run(mode+" on "+name, func(t *testing.T) {
 				bt.Run(t, func(t testing.TB) *block.Child {
 					env := bt.NewEnv(t)
 					_, file := storage(t, env, b, l)
 					vals := block.Values{"driver": "luks", "password-file": password}
 					return bt.Edge(t, bt.Open(t, env, vals, map[string]*block.Instance{"file": file}))
-				}, bt.Options{NoAllocations: true})
+				}, bt.Options{NoAllocations: !race.Enabled})
 			})
 		}
 	}
