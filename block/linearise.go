@@ -285,19 +285,21 @@ func (ch *lineChoice) learn(n, now int64) {
 	}
 }
 
-// average adds a sample: the mean of the first few, then a moving average. One
-// that is far out counts as eight times the average.
+// average adds a sample: the mean of the first few, then a moving average. The
+// very first, which may have had memory touched for it, gives way to the
+// second, and one that is far out counts as twice the average: a disk that now and
+// then takes a hundred times as long says nothing of either way.
 func (c *lineCell) average(way uint32, cost int64) {
 	cost = max(cost, 1)
 	k := int64(c.samples[way].Load())
-	if k == 0 {
+	if k < 2 {
 		c.cost[way].Store(cost)
-		c.samples[way].Store(1)
+		c.samples[way].Store(uint32(k + 1))
 		return
 	}
 	old := c.cost[way].Load()
-	cost = min(cost, 8*old)
-	c.cost[way].Store(max(old+(cost-old)/min(k+1, lineWeight), 1))
+	cost = min(cost, 2*old)
+	c.cost[way].Store(max(old+(cost-old)/min(k, lineWeight), 1))
 	c.samples[way].Store(uint32(min(k+1, 1<<30)))
 }
 
