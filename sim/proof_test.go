@@ -7,6 +7,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	_ "github.com/platter-storage/platter/format/all"
+	"github.com/platter-storage/platter/internal/race"
 	"github.com/platter-storage/platter/sim"
 )
 
@@ -18,16 +19,21 @@ func raw(seed uint64) sim.Proof {
 	}
 }
 
-func seeds(few, many uint64) uint64 {
-	if os.Getenv("PLATTER_SOAK") != "" {
-		return many
+// seeds is how many a test tries: fewer under the race detector, where each
+// costs much more.
+func seeds() uint64 {
+	switch {
+	case os.Getenv("PLATTER_SOAK") != "":
+		return 400
+	case race.Enabled:
+		return 2
 	}
-	return few
+	return 20
 }
 
 func TestRaw(t *testing.T) {
 	var sum sim.Result
-	for seed := range seeds(20, 400) {
+	for seed := range seeds() {
 		r, err := raw(seed).Run()
 		if err != nil {
 			t.Fatal(err)
@@ -35,14 +41,14 @@ func TestRaw(t *testing.T) {
 		sum.Add(r)
 	}
 	t.Logf("%+v", sum)
-	if sum.States < 10000 || sum.Deep == 0 {
+	if sum.States < 1000*int(seeds()) || sum.Deep == 0 {
 		t.Errorf("only %d states, %d of them used further", sum.States, sum.Deep)
 	}
 }
 
 // A format that does not flush is found out.
 func TestRawThatDoesNotFlush(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range min(seeds(), 3) {
 		p := raw(seed)
 		p.Between = func(c *block.Child) block.Node {
 			return sim.Through(c, func(*block.Req) error { return nil })

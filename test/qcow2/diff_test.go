@@ -3,7 +3,10 @@ package qcow2
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,6 +17,8 @@ import (
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
 	"github.com/platter-storage/platter/graph"
+	"github.com/platter-storage/platter/internal/race"
+	"github.com/platter-storage/platter/internal/realenv"
 	"github.com/platter-storage/platter/internal/testutil"
 	_ "github.com/platter-storage/platter/protocol/all"
 )
@@ -30,14 +35,15 @@ func use(t testing.TB, path string, readOnly bool, opts block.Values, f func(c *
 
 func tryUse(t testing.TB, path string, readOnly bool, opts block.Values, f func(c *bt.Client)) error {
 	t.Helper()
-	g := graph.New(bt.NewEnv(t))
+	env := realenv.New(slog.New(slog.NewTextHandler(io.Discard, nil)), 0)
+	g := graph.New(env)
 	vals := block.Values{"driver": "qcow2", "file.driver": "file", "file.filename": path, "file.aio": "threads", "file.cache": "writeback"}
 	for k, x := range opts {
 		vals[k] = x
 	}
 	in, err := g.Add(context.Background(), vals, readOnly)
 	if err != nil {
-		return err
+		return errors.Join(err, g.Close(), env.CloseBuffers())
 	}
 	perm := block.PermAll
 	if readOnly {
@@ -47,9 +53,12 @@ func tryUse(t testing.TB, path string, readOnly bool, opts block.Values, f func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	f(bt.NewClient(t, c))
+	group := block.NewQueueGroup()
+	cl := &bt.Client{Child: c, Group: group, Queue: block.NewQueue(env, group)}
+	f(cl)
+	cl.Queue.Close()
 	c.Close()
-	if err := g.Close(); err != nil {
+	if err := errors.Join(g.Close(), env.CloseBuffers()); err != nil {
 		t.Fatalf("closing %s: %v", path, err)
 	}
 	return nil
@@ -358,6 +367,8 @@ func TestScripts(t *testing.T) {
 	seeds := uint64(2)
 	if soak() {
 		seeds = 80
+	} else if race.Enabled {
+		seeds = 1
 	}
 	for _, k := range kindsOf {
 		t.Run(k.name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/platter-storage/platter/block"
 	bt "github.com/platter-storage/platter/block/blocktest"
+	"github.com/platter-storage/platter/internal/race"
 )
 
 // mostAllocated is how many bytes everything that is done with one harmed image
@@ -100,7 +101,11 @@ func FuzzWhole(f *testing.F) {
 		images = append(images, wholeImage(f, vals))
 	}
 	rng := rand.New(rand.NewPCG(5, 5))
-	for i := range 150 {
+	seeds := 150
+	if race.Enabled {
+		seeds = 30
+	}
+	for i := range seeds {
 		changes := make([]byte, 6*(1+rng.IntN(6)))
 		for k := range changes {
 			changes[k] = byte(rng.Uint32())
