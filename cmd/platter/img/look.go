@@ -216,7 +216,7 @@ func check(ctx context.Context, c *command) int {
 	res, err := image.Verify(ctx, s, o)
 	if errors.Is(err, image.ErrNoCheck) {
 		// Scripts look for these words.
-		c.fail(errors.New("This image format does not support checks"))
+		fmt.Fprintf(c.Err, "%s: This image format does not support checks\n", c.Name)
 		return noCheck
 	}
 	if err != nil {
