@@ -107,7 +107,7 @@ func BenchmarkQueue(b *testing.B) {
 		{"mem", func() string { return "driver=mem,size=1G" }},
 		{"tmpfs", func() string { return "driver=file,filename=" + onDisk(b, memDir(b), size) }},
 		{"cached", func() string { return "driver=file,cache=writeback,filename=" + onDisk(b, ".", size) }},
-		{"direct", func() string { return "driver=file,cache=none,filename=" + onDisk(b, ".", size) }},
+		{"direct", func() string { return "driver=file,cache=none,linearise=never,filename=" + onDisk(b, ".", size) }},
 	} {
 		for _, depth := range []int{1, 32} {
 			for _, poll := range []time.Duration{-1, DefaultPoll} {

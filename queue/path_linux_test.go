@@ -37,7 +37,7 @@ type load struct {
 // loads are all types, with few and many elements, on every way.
 func loads(t testing.TB) []load {
 	file := onDisk(t, ".", 16<<20)
-	direct, coarse := "driver=file,cache=none,filename="+file, "driver=file,cache=none,request-align=4096,filename="+file
+	direct, coarse := "driver=file,cache=none,linearise=never,filename="+file, "driver=file,cache=none,linearise=never,request-align=4096,filename="+file
 	tmp := "driver=file,filename=" + onDisk(t, memDir(t), 16<<20)
 	var ls []load
 	for _, parts := range []int{1, 2, 8, 64, 126} {
@@ -301,7 +301,7 @@ func TestB10NothingOfOthersShows(t *testing.T) {
 	mark := bytes.Repeat([]byte("another guest's "), 1<<12)
 	file := onDisk(t, ".", 16<<20)
 	env := newEnv()
-	_, c := disk(t, env, "driver=file,cache=none,filename="+file, false)
+	_, c := disk(t, env, "driver=file,cache=none,linearise=never,filename="+file, false)
 	a := load{name: "write", typ: virtio.BlkOut, n: 8192, parts: 2, odd: true, write: true}
 	pa := newPump(t, &a, 8)
 	for k := range 8 {
