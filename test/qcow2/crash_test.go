@@ -93,6 +93,12 @@ var ways = map[string]func(seed uint64) sim.Proof{
 		p.Amends = append(p.Amends, block.Values{"lazy_refcounts": "on"}, block.Values{"lazy_refcounts": "off"})
 		return p
 	},
+	"compressed": func(s uint64) sim.Proof {
+		return proof(s, with("cluster_size", "4K"), sim.Weights{Write: 6, Compressed: 8, Flush: 3, Discard: 2, Reopen: 1})
+	},
+	"compressed with zstd and snapshots": func(s uint64) sim.Proof {
+		return proof(s, block.Values{"cluster_size": "2K", "compression_type": "zstd"}, sim.Weights{Write: 6, Compressed: 8, Flush: 3, Snapshot: 2, Reopen: 1})
+	},
 	"data file": func(s uint64) sim.Proof {
 		p := proof(s, with("data_file", "data"), sim.Weights{Write: 8, FUA: 2, Zero: 3, Discard: 3, Flush: 3, Reopen: 1})
 		p.DataFile = true

@@ -43,6 +43,8 @@ func features() (all []feature) {
 	return append(all,
 		feature{"v2", "compat=0.10", both, "3M"},
 		feature{"zlib", "compression_type=zlib", both, "3M"},
+		feature{"zstd", "compression_type=zstd", both, "3M"},
+		feature{"extendedzstd", "compression_type=zstd,extended_l2=on", both, "3M"},
 		feature{"extendedzlib", "compression_type=zlib,extended_l2=on", both, "3M"},
 		feature{"lazy", "lazy_refcounts=on", written, "3M"},
 		feature{"metadata", "preallocation=metadata", written, "3M"},
