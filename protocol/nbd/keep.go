@@ -80,6 +80,9 @@ func (n *node) keepPlace(p *place, c *conn) {
 			n.leave(c)
 			return
 		}
+		if c.ended.Load() == 0 && !n.pause(n.ctx, firstRetryNs) {
+			return // a server that only greets is not to keep us busy
+		}
 		c = nil
 	}
 }
