@@ -356,7 +356,7 @@ func TestLinearisedContent(t *testing.T) {
 		s := openLine(t, nfs(true), &block.LineariseConfig{Mode: mode}, false)
 		rnd := rand.New(rand.NewPCG(5, 6))
 		back := bt.Memory(t, lineStoreSize)
-		s.cost.Run(1, 500, func(_, i int) {
+		s.cost.Run(1, 150, func(_, i int) {
 			v := randomVec(rnd, s.mem)
 			n := v.Len()
 			if n == 0 || n > lineStoreSize {
