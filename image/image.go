@@ -318,7 +318,8 @@ func with(ctx context.Context, s Source, readOnly bool, f func(im *Image) error)
 
 // beside makes a name that an image holds for another file a path.
 func beside(image, name string) string {
-	if name == "" || filepath.IsAbs(name) || strings.Contains(name, ":") {
+	scheme, _, is := strings.Cut(name, ":")
+	if name == "" || filepath.IsAbs(name) || is && !strings.Contains(scheme, "/") {
 		return name
 	}
 	return filepath.Join(filepath.Dir(image), name)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/sys"
 )
 
 // Info is what an image says of itself.
@@ -118,7 +119,7 @@ func Describe(ctx context.Context, s Source, chain bool) ([]Info, error) {
 // Info describes the opened image.
 func (im *Image) Info() (Info, error) {
 	in := Info{Filename: im.Source.String(), Format: im.Format(), VirtualSize: im.Size(), ClusterSize: im.Cluster(), Children: []ChildInfo{}}
-	in.ActualSize = allocated(in.Filename)
+	in.ActualSize = sys.Allocated(in.Filename)
 	err := im.exclusive(block.PermRead, func(rq *block.Req, a *block.Abilities) error {
 		if a.Describe != nil {
 			d, err := a.Describe(rq)

@@ -1,14 +1,14 @@
 //go:build unix
 
-package image
+package sys
 
 import (
 	"os"
 	"syscall"
 )
 
-// allocated is how many bytes of storage a file takes; nil where nobody knows.
-func allocated(name string) *int64 {
+// Allocated is how many bytes of storage a file takes; nil where nobody knows.
+func Allocated(name string) *int64 {
 	fi, err := os.Stat(name)
 	if err != nil {
 		return nil
