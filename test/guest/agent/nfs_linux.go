@@ -153,7 +153,7 @@ func recognised() (*filedriver.Mount, error) {
 		return nil, err
 	}
 	if x.Mount == nil {
-		return nil, errors.New("Platter does not see that " + file + " is on NFS")
+		return nil, errors.New("no NFS mount was recognised below " + file)
 	}
 	return x.Mount, nil
 }
