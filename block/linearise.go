@@ -28,6 +28,12 @@ type LineariseConfig struct {
 	// which it is known that it gets one request for each page-joined run
 	// (NFS): what is not measured yet is predicted by that. 0: unknown.
 	MaxRead, MaxWrite int64
+	// Whole: pieces are known to reach the storage as one request, as they do
+	// a block device of this machine. Then requests begin as they are, trials
+	// of copies are rare, and only a copy in half the time changes that: a
+	// smaller difference there is the disk's own unrest, and a copy costs
+	// processor time that a request's duration does not show.
+	Whole bool
 }
 
 // Lineariser decides for one node whether a request of several pieces goes down
@@ -38,6 +44,7 @@ type LineariseConfig struct {
 // nothing is spent. It neither locks nor allocates, but to log a change.
 type Lineariser struct {
 	mode  LineariseMode
+	whole bool
 	name  string
 	log   *slog.Logger
 	max   [2]atomic.Int64 // by direction
@@ -55,6 +62,7 @@ const (
 	lineWeight   = 32      // samples that an average is of
 	lineGap      = 64      // requests between two trials of the other way, at least
 	lineMaxGap   = 1 << 14 // and at most
+	lineWholeGap = 1 << 10 // before the first, where pieces are known to stay together
 	lineHurry    = 4       // that number while a change is in the air
 	lineStreak   = 12      // points that the other way needs
 	lineMaxFlips = 7       // flips that count towards hysteresis
@@ -87,7 +95,7 @@ type lineChoice struct {
 
 // NewLineariser makes one.
 func NewLineariser(c LineariseConfig) *Lineariser {
-	l := &Lineariser{mode: c.Mode, name: c.Name, log: c.Log}
+	l := &Lineariser{mode: c.Mode, whole: c.Whole, name: c.Name, log: c.Log}
 	l.max[0].Store(c.MaxRead)
 	l.max[1].Store(c.MaxWrite)
 	return l
@@ -236,6 +244,10 @@ func (c *lineCell) undecided(l *Lineariser, op Op, v Vec, n int64) bool {
 		c.settle(linear, lineGap/2)
 		return linear
 	}
+	if l.whole {
+		c.settle(false, lineWholeGap)
+		return false
+	}
 	seen := c.seen.Add(1)
 	a, b := c.cost[0].Load(), c.cost[1].Load()
 	near := a < b+b/4 && b < a+a/4
@@ -327,6 +339,11 @@ func (c *lineCell) watch(way uint32) {
 // not, and the more the more often they have changed places.
 func (c *lineCell) judge(l *Lineariser, other uint32) {
 	mine, its := c.cost[other^1].Load(), c.cost[other].Load()
+	if l.whole && other == 1 {
+		mine /= 2
+	} else if l.whole {
+		its /= 2
+	}
 	need := lineStreak * (1 + min(c.flips.Load(), lineMaxFlips))
 	switch {
 	case its+its/4 < mine:
@@ -337,7 +354,7 @@ func (c *lineCell) judge(l *Lineariser, other uint32) {
 		c.streak.Add(^uint32(1))
 	default:
 		c.streak.Store(0)
-		c.rest(mine, its)
+		c.rest(mine, its, l.whole)
 		return
 	}
 	if c.streak.Load() < need {
@@ -353,15 +370,18 @@ func (c *lineCell) judge(l *Lineariser, other uint32) {
 // rest puts the next trial off: unless the other way looks cheaper, twice as far
 // as the last, and far enough that
 // trials cost less than a hundredth of the time.
-func (c *lineCell) rest(mine, its int64) {
+func (c *lineCell) rest(mine, its int64, whole bool) {
 	far := min(100*max(its-mine, 0)/max(mine, 1), lineMaxGap)
 	gap := int64(lineGap)
+	if whole {
+		gap = lineWholeGap
+	}
 	if its >= mine {
-		gap = min(max(2*c.gap.Load(), far, lineGap), lineMaxGap)
+		gap = min(max(2*c.gap.Load(), far, gap), lineMaxGap)
 	}
 	c.gap.Store(gap)
 	c.left.Store(gap)
-	c.base.Store(mine)
+	c.base.Store(c.cost[c.way.Load()].Load())
 }
 
 // LineariseClass is a class of requests with what is known of it.

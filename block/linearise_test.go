@@ -399,3 +399,28 @@ func TestLineariseAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// Where pieces are known to stay together requests go as they are, but for few
+// trials, though a copy may look a little better; one that is much better wins
+// all the same.
+func TestWholeStorageKeepsToWhatIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		pieces int // requests that the server gets for one that is not copied
+		linear bool
+	}{{1, false}, {8, true}} {
+		cost := nfs(c.pieces > 1)
+		cost.Slots = 1
+		s := openLine(t, cost, &block.LineariseConfig{Whole: true}, false)
+		v := s.scattered(8, 4096, 0)
+		s.run(t, 1, 1000, block.OpRead, v)
+		if n := s.linearised(); n > 1 {
+			t.Errorf("%d pieces: %d of the first 1000 requests were copied", c.pieces, n)
+		}
+		s.run(t, 1, 20000, block.OpRead, v)
+		before := s.linearised()
+		s.run(t, 1, 2000, block.OpRead, v)
+		if n := s.linearised() - before; c.linear && n < 1900 || !c.linear && n > 10 {
+			t.Errorf("%d pieces: %d of 2000 requests were copied", c.pieces, n)
+		}
+	}
+}

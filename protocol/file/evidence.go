@@ -141,7 +141,7 @@ func (r *resolver) askQueue() {
 		r.answer("sysfs", "", err)
 		return
 	}
-	r.queue, r.queueOK = a, true
+	r.queue, r.queueOK, r.out.onDevice = a, true, true
 	r.answer("sysfs", fmt.Sprintf("%s: logical block %d, physical %d, DMA alignment %d, segments %d, requests of %d KiB, optimal I/O %d, boundary mask %d, discard up to %d, write zeroes up to %d",
 		a.dir, a.logical, a.physical, a.dma, a.maxSegments, a.maxSectorsKB, a.ioOpt, a.boundary, a.discardMax, a.zeroesMax), nil)
 }

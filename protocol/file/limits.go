@@ -108,6 +108,8 @@ type resolution struct {
 	slowZero bool
 	fs       fsFact
 	statx    statxAnswer
+	// onDevice: below is a block device of this machine.
+	onDevice bool
 }
 
 // errNoDirect is wrapped where the file cannot be used with direct I/O.

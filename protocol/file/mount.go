@@ -89,7 +89,7 @@ func (n *node) linearise(res *resolution) {
 	if !n.direct || res.fs.memory {
 		return
 	}
-	c := block.LineariseConfig{Mode: lineModes[n.cfg.linearise], Name: n.cfg.path, Log: n.cfg.log}
+	c := block.LineariseConfig{Mode: lineModes[n.cfg.linearise], Name: n.cfg.path, Log: n.cfg.log, Whole: res.onDevice}
 	if m := n.sys.place().mount; m != nil {
 		n.reasons = append(n.reasons, "mount: "+m.String())
 		c.MaxRead, c.MaxWrite = m.ReadSize, m.WriteSize
