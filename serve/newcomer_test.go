@@ -84,7 +84,7 @@ func TestURIOfAnIPv6AddressSaidLocalhost(t *testing.T) {
 
 func TestImagesOfOtherFormatsHadNoWayOut(t *testing.T) {
 	expect(t, 2, "serve --format vmdk x.vmdk", "x.vmdk: format vmdk was asked for, and the format vmdk is not supported yet: convert it (qemu-img convert -f vmdk -O raw x.vmdk new.raw), or serve it with qemu-nbd")
-	expect(t, 2, "serve --format file x", `there is no format "file"; there is: qcow2, raw`)
+	expect(t, 2, "serve --format file x", `there is no format "file"; there is: luks, qcow2, raw`)
 }
 
 func TestAMissingDeviceBecameAFile(t *testing.T) {

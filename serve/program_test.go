@@ -262,7 +262,7 @@ func TestMistakes(t *testing.T) {
 		{"serve --cahce none x", 2, "platter: there is no flag --cahce; did you mean --cache?\nplatter: see platter serve --help\n"},
 		{"serve --cache nonn x", 2, `--cache: "nonn" is not possible: choose one of auto, none, writeback, writethrough, directsync, unsafe; did you mean none?`},
 		{"serve --cache none mem:1M", 2, "--cache: none of the disks has this option"},
-		{"serve --format rwa x", 2, `x: there is no format "rwa"; there is: qcow2, raw; did you mean raw?`},
+		{"serve --format rwa x", 2, `x: there is no format "rwa"; there is: luks, qcow2, raw; did you mean raw?`},
 		{"serve driver=raw,file.driver=file,file.filenam=x", 2, "did you mean filename?"},
 		{"serve driver=nul", 2, "did you mean null?"},
 		{"serve json:{", 2, "does not parse"},
