@@ -220,13 +220,17 @@ func TestTinyDiskLeavesNothingMapped(t *testing.T) {
 	q := startDetached(t, Config{Child: blocktest.Edge(t, blocktest.Attach(t, newEnv(), n, "tiny"))})
 	const looks = 1 << 12 // 256 MiB would be left: more than the runtime's threads map
 	whileIdle(t, q, func() {
-		before := addressSpace(t)
-		for range looks {
-			q.meetStorage()
+		var grown int64
+		for range 5 { // what is left, is left each time; what the runtime maps is not
+			before := addressSpace(t)
+			for range looks {
+				q.meetStorage()
+			}
+			if grown = addressSpace(t) - before; grown <= looks*block.MaxAlign/4*3 {
+				return
+			}
 		}
-		if grown := addressSpace(t) - before; grown > looks*block.MaxAlign/4*3 {
-			t.Errorf("%d looks at the disk took %d bytes of address space", looks, grown)
-		}
+		t.Errorf("%d looks at the disk took %d bytes of address space, and not for the first time", looks, grown)
 	})
 }
 

@@ -81,9 +81,24 @@ type question struct {
 	reply chan scenario.Reply
 }
 
+// maxBoots is how often a machine is started whose kernel dies before anything
+// of ours runs in it: the emulator runs the processors on threads, and a kernel
+// that patches its own code on one of them has been seen to die of that on
+// another ("Oops: int3"), some moments after its start.
+const maxBoots = 3
+
 // Boot starts a machine and waits until its agent answers. The guest powers
 // off by itself when this process dies.
-func (l *Lab) Boot(ctx context.Context, o Options) (*VM, error) {
+func (l *Lab) Boot(ctx context.Context, o Options) (vm *VM, err error) {
+	for range maxBoots {
+		if vm, err = l.bootOnce(ctx, o); err == nil || !strings.Contains(err.Error(), "Kernel panic") {
+			break
+		}
+	}
+	return vm, err
+}
+
+func (l *Lab) bootOnce(ctx context.Context, o Options) (*VM, error) {
 	initrd, err := l.initrd(o.Parts)
 	if err != nil {
 		return nil, err
