@@ -102,6 +102,9 @@ func serveQEMU(binary, aio string, d disk, at *place) (command, string, bool, er
 	var file, note string
 	var err error
 	if d.image != nil {
+		if d.image.shm {
+			aio = "threads" // what is fastest there
+		}
 		file, err = d.image.make(at)
 		args = append(args, "-f", "qcow2", "--cache="+d.image.cache(), "--aio="+aio, "--discard=unmap", file)
 		return command{args: args, socket: at.socket()}, "aio=" + aio, true, err
