@@ -8,13 +8,12 @@ import (
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/platter-storage/platter/block"
+	"github.com/platter-storage/platter/internal/deflate"
 )
 
 // Compressed clusters are raw deflate streams with a window of 4 KiB, or zstd
 // frames (section "Compressed Clusters Descriptor"; compression_type in the
 // header). A stream may be followed by anything up to the end of its last sector.
-const deflateWindow = 4096
 
 // maxZstdWindow bounds the memory of a decoder in bytes: no frame of one cluster
 // needs more than the largest cluster.
@@ -23,14 +22,8 @@ const maxZstdWindow = 8 << 20
 // Coders are reused: each has some hundred KiB of state.
 var (
 	inflaters = sync.Pool{New: func() any { return flate.NewReader(bytes.NewReader(nil)) }}
-	deflaters = sync.Pool{New: func() any {
-		w, err := flate.NewWriterWindow(stream.Discard, deflateWindow)
-		if err != nil {
-			panic("qcow2: deflate has no window of 4 KiB: " + err.Error())
-		}
-		return w
-	}}
-	unzstds = sync.Pool{New: func() any {
+	deflaters = sync.Pool{New: func() any { return new(deflate.Encoder) }}
+	unzstds   = sync.Pool{New: func() any {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			panic("qcow2: zstd: " + err.Error())
@@ -67,35 +60,16 @@ func (n *node) decode(dst, src []byte) error {
 	return err
 }
 
-// bounded is a writer into a buffer that does not grow.
-type bounded struct{ b []byte }
-
-func (w *bounded) Write(p []byte) (int, error) {
-	if len(p) > cap(w.b)-len(w.b) {
-		return 0, block.ErrNotSupported
-	}
-	w.b = append(w.b, p...)
-	return len(p), nil
-}
-
 // encode compresses src into dst and gives the length; ok is false where it does
 // not fit.
 func (n *node) encode(dst, src []byte) (length int, ok bool) {
-	w := &bounded{dst[:0:len(dst)]}
 	if n.zstd {
 		e := zstds.Get().(*zstd.Encoder)
 		defer zstds.Put(e)
-		b := e.EncodeAll(src, w.b)
+		b := e.EncodeAll(src, dst[:0:len(dst)])
 		return len(b), len(b) <= len(dst)
 	}
-	e := deflaters.Get().(*flate.Writer)
+	e := deflaters.Get().(*deflate.Encoder)
 	defer deflaters.Put(e)
-	e.Reset(w)
-	if _, err := e.Write(src); err != nil {
-		return 0, false
-	}
-	if e.Close() != nil {
-		return 0, false
-	}
-	return len(w.b), true
+	return e.Encode(dst, src)
 }

@@ -196,27 +196,38 @@ func (n *node) claimPacked(rq *block.Req, off, length int64) (*claim, int64, err
 	return c, host, err
 }
 
-// packedRoom gives room for length bytes, less than a cluster: what is left of the
-// host cluster that compressed clusters went to last, if its refcount can have one
-// more, or a new one. mu is held.
+// packedRoom gives room for length bytes, less than a cluster: from what is left
+// of the host cluster that compressed clusters went to last, if its refcount can
+// have one more, on into the next where that is not enough, or a new one. mu is
+// held.
 func (n *node) packedRoom(rq *block.Req, length int64) (int64, error) {
-	if at := n.packedAt; at != 0 && n.inCluster(at)+length <= n.clusterSize() {
-		have, err := n.count(rq, at>>n.clusterBits)
-		if err != nil {
+	at := n.packedAt
+	more, have := false, uint64(0)
+	if at != 0 {
+		var err error
+		if have, err = n.count(rq, at>>n.clusterBits); err != nil {
 			return 0, err
 		}
-		if have > 0 && have < n.maxRefcount() {
-			n.packedUsed(at + length)
-			return at, n.setCount(rq, at>>n.clusterBits, have+1)
-		}
+		more = have > 0 && have < n.maxRefcount()
+	}
+	if more && n.inCluster(at)+length <= n.clusterSize() {
+		n.packedUsed(at + length)
+		return at, n.setCount(rq, at>>n.clusterBits, have+1)
 	}
 	p, err := n.allocate(rq, 1)
 	if err != nil {
 		return 0, err
 	}
 	n.guard.data.set(p.off >> n.clusterBits)
-	n.packedUsed(p.off + length)
-	return p.off, nil
+	if !more || p.off>>n.clusterBits != at>>n.clusterBits+1 {
+		n.packedUsed(p.off + length)
+		return p.off, nil
+	}
+	if err := n.setCount(rq, at>>n.clusterBits, have+1); err != nil {
+		return 0, err
+	}
+	n.packedUsed(at + length)
+	return at, nil
 }
 
 // packedUsed remembers where the next compressed cluster goes.
